@@ -87,7 +87,7 @@ SETTINGS = Settings({
     "host.num_workers": count(None,
         "Worker processes that play the games.",
         none="one for each processor; 32 for a game that waits for another machine; "
-        "one for each row of an agent",
+        "64 for agents, whose other episodes wait for one",
         is_mutable=True),
     "host.start_seconds": number(60.0,
         "Seconds in which a worker process has to start and an episode of its game to "

@@ -58,6 +58,9 @@ TURN = {
     "turn": Field("count", "from 1"),
     "observation": Field("text", "message, with its markup"),
     "window": Field("text", "what the model read, if not the whole dialogue"),
+    "segment": Field(
+        "count", "of an agent: its dialogue that the call extends, from 1"
+    ),
     "board": Field("board", "rows of symbols; of games with one"),
     "reply": Field("text", "with its markup"),
     "actions": Field("numbers", "the environment's, as executed"),

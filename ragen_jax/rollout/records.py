@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from envs.templates import Grid
+from ragen_jax.rollout.host.calls import SEGMENTS
 from ragen_jax.rollout.host.text import Chat, ChatTurn
 from ragen_jax.text.messages import DialogueTurn, in_markup
 from ragen_jax.text.prompts import Prompts, cut_messages
@@ -196,9 +197,11 @@ def _turn(
     observation = tokenizer.decode(episode.tokens[message])
     reply = slice(record.reply_start, record.reply_start + record.reply_length)
     log_probs = episode.sample_log_probs[reply].astype(np.float64)
-    window = {}
-    if episode.windows is not None:
-        windows = episode.windows
+    window, windows = {}, episode.windows
+    if SEGMENTS in (episode.game_metrics or {}):
+        # The observation of a segment's first turn is all that the model read.
+        window["segment"] = 1 if windows is None else int(windows.of_turn[turn]) + 1
+    elif windows is not None:
         seen = windows.tokens[windows.of_turn[turn]]
         prompt = seen[: windows.reply_start[turn]]
         window["window"] = tokenizer.decode(prompt)

@@ -137,7 +137,7 @@ class Pool:
         rows = [range(i, num_rows, num_workers) for i in range(num_workers)]
         self._workers = [_Worker(spec, split, mine) for mine in rows]
         self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
-        self._num_rows, self._reads_images = num_rows, reads_images
+        self.num_rows, self._reads_images = num_rows, reads_images
         # Workers end with the pool, however it is left.
         self.close = weakref.finalize(self, _stop_all, self._workers, self._threads)
 
@@ -149,7 +149,7 @@ class Pool:
             worker.renew()
         given = [[int(seed), task] for seed, task in zip(seeds, tasks, strict=True)]
         answers = self._ask({row: {"reset": x} for row, x in enumerate(given)})
-        return [answers[row] for row in range(self._num_rows)]
+        return [answers[row] for row in range(self.num_rows)]
 
     def step(self, replies: Mapping[int, str]) -> dict[int, WorkerResponse]:
         """Answers to the replies of some rows."""

@@ -11,6 +11,7 @@ function facts(t) {
     ["effective actions", String(t.effective)],
     ["actions left before", String(t.actions_left)],
     ["format", t.has_format ? "valid" : "invalid"],
+    ...(t.segment === undefined ? [] : [["dialogue", String(t.segment)]]),
     ["reply", `${plural(t.reply_tokens, "token")}${t.is_cut ? ", cut" : ""}`],
     ["log-probability", `${t.log_prob.toFixed(2)} nats`],
   ];
@@ -29,8 +30,11 @@ const signed = (value) =>
   el("b", { class: gainOrLoss(value) }, `${value > 0 ? "+" : ""}${short(value)}`);
 
 function replyBlocks(t, e) {
-  const { thought, answer } = readReply(t);
   const block = (title, ...content) => el("section.block", el("h4", title), ...content);
+  if (t.segment !== undefined) {
+    return [block("Reply", foldedCalls(t.reply)), tokenBlock(t, e, block)];
+  }
+  const { thought, answer } = readReply(t);
   const actions =
     answer === null
       ? []
@@ -59,6 +63,21 @@ function replyBlocks(t, e) {
           el("div.prose", t.window),
         ),
   ];
+}
+
+// An agent's reply: calls of tools are folded, the name of the tool stays.
+function foldedCalls(reply) {
+  const pieces = reply.split(/(<tool_call>[\s\S]*?<\/tool_call>)/);
+  return el(
+    "div.prose",
+    { id: "reply" },
+    pieces.map((piece) => {
+      if (!piece.startsWith("<tool_call>")) return piece;
+      const name = /"name"\s*:\s*"([^"]*)"/.exec(piece);
+      const title = `call of ${name ? name[1] : "a tool"}`;
+      return el("details.call", el("summary", title), el("div.prose", piece));
+    }),
+  );
 }
 
 // Thought and answer of a reply, for reading; the tokens below show the reply unchanged.

@@ -31,6 +31,8 @@ from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import GivenSettings, given_settings
 from ragen_jax.rollout.host.calls import (
+    REREAD,
+    SEGMENTS,
     CallEpisode,
     CallLimits,
     Played,
@@ -52,8 +54,6 @@ from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Params, Trajectory
 
-# Numbers of every agent's episodes, besides those that its program reports.
-SEGMENTS, REREAD = "segments", "reread_tokens"
 # On a CPU a batch of that many rows costs least for each of them.
 CPU_PART_ROWS = 8
 
@@ -88,27 +88,27 @@ class AgentRow:
 
     async def play(
         self,
-        row: int,
         pool: Pool,
+        process: int,
         problem: tuple[int, int | None],
         player: CallPlayer,
-        place: int,
+        row: int,
     ) -> None:
         """Play to the end.
 
         Args:
-          row: in the pool.
-          place: among the player's rows.
+          process: of the pool, which plays the episode.
+          row: of the player.
         """
-        self.last = await asyncio.wrap_future(pool.begin_row(row, *problem))
+        self.last = await asyncio.wrap_future(pool.begin_row(process, *problem))
         while not self.last.is_over:
             if self.last.call is None:
                 reason = "a game of calls showed a message"
                 self.last = WorkerResponse(failure=reason)
                 return
             call = ChatCall.from_json(self.last.call)
-            reply = await self._reply(call, player, place)
-            self.last = await asyncio.wrap_future(pool.step_row(row, reply))
+            reply = await self._reply(call, player, row)
+            self.last = await asyncio.wrap_future(pool.step_row(process, reply))
             if self.episode.calls and self.last.failure is None:
                 # A reward after a refusal is that of the reply before.
                 self.episode.calls[-1].reward += self.last.reward
@@ -126,7 +126,7 @@ class AgentRow:
             is_lost=self.last.failure is not None,
         )
 
-    async def _reply(self, call: ChatCall, player: CallPlayer, place: int) -> str:
+    async def _reply(self, call: ChatCall, player: CallPlayer, row: int) -> str:
         try:
             prompt = self.episode.prompt(call)
         except CallRefused as refusal:
@@ -136,10 +136,36 @@ class AgentRow:
         key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
         # What a row holds depends on which call came first.
         how = {"is_alone": self._is_parallel}
-        asked = place, prompt.ids, prompt.limit, key
+        asked = row, prompt.ids, prompt.limit, key
         sampled, num_read = await player.reply(*asked, **how)
         answer = self.episode.answer(call, prompt, sampled, num_read)
         return json.dumps(answer.to_json())
+
+
+class Places:
+    """The processes of a pool, which episodes take in turn."""
+
+    def __init__(self, pool: Pool):
+        self._pool, self._free = pool, asyncio.Queue()
+        for process in range(pool.num_rows):
+            self._free.put_nowait(process)
+
+    async def play(
+        self,
+        row: AgentRow,
+        problem: tuple[int, int | None],
+        player: CallPlayer,
+        number: int | None = None,
+    ) -> None:
+        """Play an episode once a process is free.
+
+        Args:
+          number: the player's row; None: the number of the process.
+        """
+        process = await self._free.get()
+        which = process if number is None else number
+        await row.play(self._pool, process, problem, player, which)
+        self._free.put_nowait(process)
 
 
 class AgentCollector:
@@ -228,7 +254,9 @@ class AgentCollector:
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
     ) -> Trajectory:
         if keys.split not in self._games:
-            self._games[keys.split] = Pool(self._env.spec, keys.split, self._num_rows)
+            spec = self._env.spec
+            num_places = min(spec.num_workers, self._num_rows)
+            self._games[keys.split] = Pool(spec, keys.split, num_places)
         keys = spread_levels(keys, self._group_size)
         fixed = params, dialogue, self._given
         rows = asyncio.run(self._play(fixed, keys, self._games[keys.split]))
@@ -251,9 +279,9 @@ class AgentCollector:
         size = self._part_rows
         # The last part may be filled up with rows that never play.
         num_parts = -(-self._num_rows // size)
-        places = np.arange(num_parts * size).reshape(num_parts, size) % self._num_rows
+        parts = np.arange(num_parts * size).reshape(num_parts, size) % self._num_rows
         programs = self._make_programs(size)
-        decoders = [RowDecoder(programs, fixed, keys.sample[part]) for part in places]
+        decoders = [RowDecoder(programs, fixed, keys.sample[part]) for part in parts]
         problems = list(zip(*draw_problems(keys, self._num_tasks(keys)), strict=True))
         rows = [
             AgentRow(
@@ -266,9 +294,10 @@ class AgentCollector:
         try:
             async with asyncio.TaskGroup() as group:
                 serving = [group.create_task(decoder.run()) for decoder in decoders]
+                places = Places(pool)
                 await asyncio.gather(
                     *(
-                        row.play(i, pool, problems[i], decoders[i // size], i % size)
+                        places.play(row, problems[i], decoders[i // size], i % size)
                         for i, row in enumerate(rows)
                     )
                 )
@@ -369,14 +398,10 @@ def demonstrate(
     ]
 
     async def play(pool: Pool) -> None:
-        expert, free = Expert(env, pool, tokenizer), [*range(num_rows)]
-        has_place = asyncio.Semaphore(num_rows)
+        expert, places = Expert(env, pool, tokenizer), Places(pool)
 
         async def play_row(row: AgentRow, problem: tuple[int, int | None]) -> None:
-            async with has_place:
-                place = free.pop()
-                await row.play(place, pool, problem, expert, place)
-                free.append(place)
+            await places.play(row, problem, expert)
             if row.last.failure is not None:
                 raise ValueError(
                     f"{env.name} cannot be demonstrated, its program fails: "

@@ -34,6 +34,9 @@ from ragen_jax.text.calls import CallWriter, SampledReply, state_hash
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Turns, Windows
 
+# Numbers of every agent's episodes, besides those that its program reports.
+SEGMENTS, REREAD = "segments", "reread_tokens"
+
 
 @dataclasses.dataclass(frozen=True)
 class CallLimits:

@@ -12,7 +12,6 @@ import json
 import numbers
 import re
 import reprlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -245,6 +244,8 @@ def is_host_game(name: str) -> bool:
 
 # Worker processes of a game that waits for another machine.
 WAITING_WORKERS = 32
+# Those of agents, each of which has a process of its own.
+AGENT_WORKERS = 64
 
 _OTHERS = (
     "package.module:Class for your own; or "
@@ -387,7 +388,7 @@ def make_host_game(
     _check_metrics(name, games[TRAINING])
     _check_time(name, games[TRAINING].max_step_seconds, step_seconds)
     if num_workers is None and games[TRAINING].makes_calls:
-        num_workers = sys.maxsize
+        num_workers = AGENT_WORKERS
     elif num_workers is None and games[TRAINING].waits:
         num_workers = WAITING_WORKERS
     if wrappers and games[TRAINING].makes_calls:
