@@ -1,13 +1,17 @@
-"""Serve a game to trainers elsewhere, over OpenEnv's protocol, or serve a retriever.
+"""Serve a game over OpenEnv's protocol, a policy over OpenAI's API, or a retriever.
 
 python -m launch.serve --env=sokoban --port=8000
 python -m launch.serve --env=sokoban --env.kwargs.num_boxes=2 --max_sessions=256
 python -m launch.serve --env=search --host=0.0.0.0
 python -m launch.serve --config=configs/frozen_lake.py --config.rollout.max_turns=8
 python -m launch.serve --retriever=embedded --port=8001
+python -m launch.serve --policy=runs/sokoban --port=8002
+python -m launch.serve --policy=models/smollm2-135m --max_calls=4
 
 --env names an array game or a host game, or is package.module:Class. The
-page at http://127.0.0.1:8000/ says how to connect. There are no passwords and no
+page at http://127.0.0.1:8000/ says how to connect. --policy is a run, one of its
+checkpoints, or a model's folder, for programs that call a model (docs/agents.md).
+There are no passwords and no
 encryption: only this machine can connect, unless --host says otherwise.
 """
 
@@ -31,6 +35,7 @@ from ragen_jax.runs.stop import stop_when_clean
 from ragen_jax.terminal import say
 
 if TYPE_CHECKING:
+    from ragen_jax.serve.policy import PolicyServer
     from ragen_jax.serve.retriever import RetrievalServer
     from ragen_jax.serve.server import GameServer
 
@@ -63,6 +68,18 @@ _RETRIEVER = flags.DEFINE_string(
     "In place of a game, the search engine of the search game: a file of HotpotQA's, "
     "or embedded for the passages of the game's own questions.",
 )
+_POLICY = flags.DEFINE_string(
+    "policy", None, "In place of a game, the policy of a run, or a model's folder."
+)
+_MAX_CALLS = flags.DEFINE_integer(
+    "max_calls", 8, "Calls of a policy that are answered at once; others wait."
+)
+_CONTEXT_TOKENS = flags.DEFINE_integer(
+    "context_tokens", 2048, "Tokens of a call of a policy and its reply."
+)
+_MAX_REPLY_TOKENS = flags.DEFINE_integer(
+    "max_reply_tokens", 512, "Tokens of a policy's reply."
+)
 _HOST = flags.DEFINE_string(
     "host", LOCAL_HOST, "Address to listen at; 0.0.0.0: other machines can connect."
 )
@@ -74,10 +91,18 @@ _IDLE_SECONDS = flags.DEFINE_float(
     "idle_seconds", 900.0, "Seconds without a message after which a session ends."
 )
 
+# Flags that some of what is served does not read.
+_READ_BY = {
+    **dict.fromkeys(("max_sessions", "idle_seconds"), ("a game",)),
+    **dict.fromkeys(("max_calls", "context_tokens", "max_reply_tokens"), ("--policy",)),
+}
+
 
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     _check_flags(config, argv)
+    if _POLICY.value is not None:
+        return _serve(_open_policy(), lambda: "stopped")
     if _RETRIEVER.value is not None:
         # A search is over once it is answered: there are no sessions to close.
         return _serve(_open_retriever(), lambda: "stopped")
@@ -96,17 +121,23 @@ def _check_flags(config: ConfigDict | None, argv: Sequence[str]) -> None:
         raise ValueError(f"--idle_seconds={_IDLE_SECONDS.value}; it must be above 0")
     if config is None and _ENV.value is not None:
         raise ValueError(f"write --env={_ENV.value}, with an equals sign")
-    if config is None and _RETRIEVER.value is None:
+    others = {"retriever": _RETRIEVER.value, "policy": _POLICY.value}
+    given = [f"--{name}" for name, value in others.items() if value is not None]
+    if config is None and not given:
         raise ValueError(
-            "nothing to serve: add --env=NAME, --config=FILE or --retriever=embedded"
+            "nothing to serve: add --env=NAME, --config=FILE, --policy=RUN or "
+            "--retriever=embedded"
         )
-    if config is not None and _RETRIEVER.value is not None:
+    if len(given) + (config is not None) > 1:
         raise ValueError(
-            "--retriever serves no game; leave it out, or --env and --config"
+            f"{' and '.join(given)} serves no game, and nothing else; leave it out, or "
+            "the others"
         )
-    for word in argv if _RETRIEVER.value is not None else ():
-        if re.match(r"--?(max_sessions|idle_seconds)\b", word):
-            raise ValueError(f"{word} has no effect with --retriever; leave it out")
+    served = given[0] if given else "a game"
+    for word in argv:
+        match = re.match(r"--?(\w+)", word)
+        if match and served not in _READ_BY.get(match[1], (served,)):
+            raise ValueError(f"{word} has no effect with {served}; leave it out")
 
 
 def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
@@ -130,6 +161,30 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
     address = server.url.removeprefix("http://")
     say(f"{game.name} at ws://{address}, up to {_MAX_SESSIONS.value} sessions")
     say(f"{server.url}/ says how to connect")
+    return server
+
+
+def _open_policy() -> "PolicyServer":
+    for flag in (_MAX_CALLS, _CONTEXT_TOKENS, _MAX_REPLY_TOKENS):
+        if flag.value < 1:
+            raise ValueError(f"--{flag.name}={flag.value}; it must be at least 1")
+    with _as_sentences(), working("loading JAX and the policy"):
+        command.enable_compilation_cache()
+        from ragen_jax.serve.build import open_policy
+        from ragen_jax.serve.policy import PolicyServer
+
+        served = open_policy(pathlib.Path(_POLICY.value), command.defaults())
+    most = served.policy.config.max_position_embeddings
+    with _listening():
+        server = PolicyServer(
+            served,
+            host=_HOST.value,
+            port=_PORT.value,
+            max_calls=_MAX_CALLS.value,
+            context_tokens=min(_CONTEXT_TOKENS.value, most),
+            max_reply_tokens=_MAX_REPLY_TOKENS.value,
+        )
+    say(f"{served.name} at {server.url}, {_MAX_CALLS.value} calls at once")
     return server
 
 
@@ -167,7 +222,9 @@ def _listening() -> Iterator[None]:
         ) from error
 
 
-def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> int:
+def _serve(
+    server: "GameServer | PolicyServer | RetrievalServer", end: Callable[[], str]
+) -> int:
     say(_reach(_HOST.value))
     try:
         with stop_when_clean():

@@ -59,7 +59,7 @@ from ragen_jax.rollout.turns import (
     to_trajectory,
 )
 from ragen_jax.sharding import kernel_platform
-from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.text.dialogue import Dialogue, Endings
 from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
 
 
@@ -294,8 +294,8 @@ def make_decoding(
     compactions: int | None = None,
     read_chunk_tokens: int | None = None,
     decode_attention: str = "auto",
-) -> Callable[[Dialogue, GivenSettings], Decoding]:
-    """Builds `(dialogue, settings) -> Decoding`.
+) -> Callable[[Dialogue | Endings, GivenSettings], Decoding]:
+    """Builds `(dialogue, settings) -> Decoding`; of the dialogue its endings are read.
 
     Args:
       policy, rules, layout: who replies, how long, in which rows.
@@ -313,7 +313,7 @@ def make_decoding(
         layout.mesh.shape["tensor"],
     )
 
-    def make(dialogue: Dialogue, given: GivenSettings) -> Decoding:
+    def make(dialogue: Dialogue | Endings, given: GivenSettings) -> Decoding:
         numbers = given.numbers
         sampler = functools.partial(
             sample,

@@ -27,11 +27,12 @@ def sample(
     keys: Key[Array, " B"],
     logits: Float[Array, "B V"],
     *,
-    temperature: float | Float[Array, ""],
+    temperature: float | Float[Array, ""] | Float[Array, " B"],
     top_k: int | Int[Array, ""] | None = None,
-    top_p: float | Float[Array, ""] | None = None,
+    top_p: float | Float[Array, ""] | Float[Array, " B"] | None = None,
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """Draw one token per row. The options may be traced: one program for all values.
+    Temperature and `top_p` may be a number for each row.
 
     Args:
       keys: one key per row, used for one uniform number.
@@ -49,7 +50,8 @@ def sample(
     """
     temperature = jnp.float32(temperature)
     is_greedy = temperature == 0
-    scores = logits.astype(jnp.float32) / jnp.where(is_greedy, 1.0, temperature)
+    scale = jnp.where(is_greedy, 1.0, temperature)
+    scores = logits.astype(jnp.float32) / (scale[:, None] if scale.ndim else scale)
     blocks = candidates = _in_blocks(scores)
     if top_k is not None or top_p is not None:
         candidates = _in_blocks(_truncated(scores, top_k, top_p))
@@ -90,7 +92,8 @@ def keep_top_k(
 
 
 def keep_top_p(
-    weights: Float[Array, "B V"], top_p: float | Float[Array, ""]
+    weights: Float[Array, "B V"],
+    top_p: float | Float[Array, ""] | Float[Array, " B"],
 ) -> Bool[Array, "B V"]:
     """The fewest largest weights of each row whose sum reaches `top_p` of the row's.
 
@@ -130,7 +133,7 @@ def _largest(
 def _truncated(
     scores: Float[Array, "B V"],
     top_k: int | Int[Array, ""] | None,
-    top_p: float | Float[Array, ""] | None,
+    top_p: float | Float[Array, ""] | Float[Array, " B"] | None,
 ) -> Float[Array, "B V"]:
     """Log-weights, those of dropped entries at minus infinity."""
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))

@@ -1,17 +1,24 @@
-"""The game that a command line asks for.
+"""The game, or the policy, that a command line asks for.
 
-In: a training configuration. Out: its game, ready to be played by sessions.
+In: a training configuration. Out: its game, ready to be played by sessions. Or, in: a
+run or a model's folder. Out: its policy, ready to answer calls.
 """
 
+import pathlib
 from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
 from ragen_jax.config import refuse_unread, validate
+from ragen_jax.evaluation.load import open_trained
+from ragen_jax.models.hf.weights import load_checkpoint
+from ragen_jax.models.policy import build_policy
 from ragen_jax.rollout.host.env import is_host_game
 from ragen_jax.serve.games import Game, ServedArrayGame, ServedHostGame
+from ragen_jax.serve.policy import ServedPolicy
 from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.specs import env_specs, make_env
+from ragen_jax.text.tokenizer import check_vocabulary, load_tokenizer
 
 # Keys of a configuration that change what is served: of a host game, of an array game.
 HOST_KEYS = (
@@ -31,6 +38,26 @@ ARRAY_KEYS = (
     "rollout.max_actions_per_turn",
     "rollout.max_actions_per_episode",
 )
+
+
+def open_policy(path: pathlib.Path, defaults: ConfigDict) -> ServedPolicy:
+    """The policy of a run, of one of its checkpoints, or of a model's folder.
+
+    Args:
+      defaults: see `open_trained`.
+
+    Raises:
+      ValueError: it is none of these.
+    """
+    if (path / "model.safetensors").exists() or list(path.glob("*.index.json")):
+        model, params = load_checkpoint(path)
+        tokenizer = load_tokenizer(path)
+        check_vocabulary(str(path), tokenizer, model.vocab_size)
+        return ServedPolicy(path.name, build_policy(model), params, tokenizer)
+    trained = open_trained(path, None, defaults=defaults)
+    program = trained.program
+    name = trained.workdir.name
+    return ServedPolicy(name, program.policy, trained.params, program.task.tokenizer)
 
 
 def choose_game(config: ConfigDict, name: str) -> None:

@@ -88,6 +88,28 @@ class Dialogue:
         return self.windows.max_tokens
 
 
+@struct.dataclass
+class Endings:
+    """What ends a reply, of dialogues that are not made here.
+
+    Attributes:
+      stop_tokens, text_end: see `Dialogue`.
+    """
+
+    stop_tokens: Int[Array, " n"]
+    text_end: TextEnd | None = None
+
+
+def find_endings(tokenizer: Tokenizer) -> Endings:
+    """What ends a reply of the tokenizer's model.
+
+    Raises:
+      ValueError: see `build_dialogue`.
+    """
+    _, stop_tokens = _stop_tokens(tokenizer)
+    return Endings(jax.device_put(np.asarray(stop_tokens, np.int32)))
+
+
 def build_dialogue(
     env: TextGame,
     tokenizer: Tokenizer,

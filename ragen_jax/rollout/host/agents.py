@@ -41,7 +41,12 @@ from ragen_jax.rollout.host.calls import (
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import encode_plain
 from ragen_jax.rollout.host.loop import READ_TOKENS
-from ragen_jax.rollout.host.row_decoder import RowDecoder, RowPrograms, SampledTokens
+from ragen_jax.rollout.host.row_decoder import (
+    RowDecoder,
+    RowPrograms,
+    SampledTokens,
+    Sampling,
+)
 from ragen_jax.rollout.host.rows import check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
@@ -66,7 +71,7 @@ class CallPlayer(Protocol):
         row: int,
         prompt: Sequence[int],
         limit: int,
-        key: Key[Array, ""],
+        sampling: Sampling,
         *,
         is_alone: bool,
     ) -> tuple[SampledTokens, int]:
@@ -78,11 +83,19 @@ class AgentRow:
 
     Args:
       key: of the row's samples.
+      temperature: of sampling.
       is_parallel: calls may come in any order.
     """
 
-    def __init__(self, episode: CallEpisode, key: Key[Array, ""], is_parallel: bool):
+    def __init__(
+        self,
+        episode: CallEpisode,
+        key: Key[Array, ""],
+        temperature: float,
+        is_parallel: bool,
+    ):
         self.episode, self._key, self._is_parallel = episode, key, is_parallel
+        self._temperature = temperature
         self._counts: dict[int, int] = {}
         self.last = WorkerResponse()
 
@@ -136,7 +149,8 @@ class AgentRow:
         key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
         # What a row holds depends on which call came first.
         how = {"is_alone": self._is_parallel}
-        asked = row, prompt.ids, prompt.limit, key
+        sampling = Sampling(key, self._temperature)
+        asked = row, prompt.ids, prompt.limit, sampling
         sampled, num_read = await player.reply(*asked, **how)
         answer = self.episode.answer(call, prompt, sampled, num_read)
         return json.dumps(answer.to_json())
@@ -283,10 +297,12 @@ class AgentCollector:
         programs = self._make_programs(size)
         decoders = [RowDecoder(programs, fixed, keys.sample[part]) for part in parts]
         problems = list(zip(*draw_problems(keys, self._num_tasks(keys)), strict=True))
+        temperature = float(self._given.numbers.temperature)
         rows = [
             AgentRow(
                 CallEpisode(self._write, self._tokenizer, self._tools, self._limits),
                 key,
+                temperature,
                 self._env.is_parallel,
             )
             for key in _row_keys(keys.sample, count=self._num_rows)
@@ -343,11 +359,11 @@ class Expert:
         row: int,
         prompt: Sequence[int],
         limit: int,
-        key: Key[Array, ""],
+        sampling: Sampling,
         *,
         is_alone: bool,
     ) -> tuple[SampledTokens, int]:
-        del key, is_alone
+        del sampling, is_alone
         solved = await asyncio.wrap_future(self._pool.solve_row(row))
         if solved.failure is not None or not solved.solution:
             raise ValueError(
@@ -393,7 +409,9 @@ def demonstrate(
     problems = list(zip(*draw_problems(keys, env.num_tasks[TRAINING]), strict=True))
     samples = _row_keys(keys.sample, count=len(problems))
     rows = [
-        AgentRow(CallEpisode(write, tokenizer, tools, limits), key, env.is_parallel)
+        AgentRow(
+            CallEpisode(write, tokenizer, tools, limits), key, 1.0, env.is_parallel
+        )
         for key in samples
     ]
 

@@ -103,6 +103,7 @@ class CallEpisode:
       tokenizer: spells replies.
       tools: how the model writes calls of tools.
       limits: of the episode.
+      sampled: replies of before, which calls may repeat.
 
     Attributes:
       calls: so far.
@@ -116,10 +117,11 @@ class CallEpisode:
         tokenizer: Tokenizer,
         tools: ToolFormat,
         limits: CallLimits,
+        sampled: Sequence[SampledReply] = (),
     ):
         self._write, self._tokenizer, self._tools = write, tokenizer, tools
         self._limits = limits
-        self._sampled: list[SampledReply] = []
+        self._sampled = [*sampled]
         self._num_tokens = self._num_tool_calls = self._num_refused = 0
         self.calls: list[Call] = []
         self.segments: list[list[int]] = []
@@ -151,7 +153,7 @@ class CallEpisode:
         if room < 1:
             raise CallRefused(
                 f"the call has {len(ids)} tokens, and the context holds "
-                f"{limits.context_tokens} with a reply (host.context_tokens); shorten "
+                f"{limits.context_tokens} with a reply (context_tokens); shorten "
                 "the dialogue",
                 code="context_length_exceeded",
                 param="messages",
@@ -219,6 +221,11 @@ class CallEpisode:
             prompt_token_ids=tuple(prompt.ids) if ids else None,
             logprobs=pairs,
         )
+
+    @property
+    def last_sampled(self) -> SampledReply:
+        """The last reply, as later calls repeat it."""
+        return self._sampled[-1]
 
     def sort(self) -> None:
         """Put the calls in the order of their tokens, whatever came first.

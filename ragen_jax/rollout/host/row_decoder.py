@@ -25,9 +25,10 @@ from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import GivenSettings, make_decoding
 from ragen_jax.rollout.decode import Context, Decoding, decode_step, read_in_chunks
 from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.sampling import Sampler
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import num_row_shards
-from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.text.dialogue import Dialogue, Endings
 from ragen_jax.types import Params, TokenSpan
 
 # Rows that a pass reads prompts of: most prompts come a few at a time.
@@ -43,6 +44,7 @@ class Writing:
     Attributes:
       context: what each row has read, its reply included.
       starts, limits: tokens before each reply, and tokens that it may have.
+      temperatures, top_ps: of sampling.
       keys: of each reply; token `i` is drawn with `fold_in(key, i)`.
       tokens, log_probs, lengths: the replies so far.
       is_writing: the row wants another token.
@@ -52,6 +54,8 @@ class Writing:
     context: Context
     starts: Int[Array, " B"]
     limits: Int[Array, " B"]
+    temperatures: Float[Array, " B"]
+    top_ps: Float[Array, " B"]
     keys: Key[Array, " B"]
     tokens: Int[Array, "B R"]
     log_probs: Float[Array, "B R"]
@@ -68,13 +72,15 @@ class Joining:
       rows: their numbers on their device, and for no row the number of rows there.
       prompt: what the cache does not have yet.
       starts: tokens that it has.
-      limits, keys: as in `Writing`.
+      limits, temperatures, top_ps, keys: as in `Writing`.
     """
 
     rows: Int[Array, " n"]
     prompt: TokenSpan
     starts: Int[Array, " n"]
     limits: Int[Array, " n"]
+    temperatures: Float[Array, " n"]
+    top_ps: Float[Array, " n"]
     keys: Key[Array, " n"]
 
 
@@ -102,6 +108,7 @@ class RowPrograms:
       num_rows: of a batch.
       context_tokens: most tokens that a row holds, its reply included.
       read_tokens: of a prompt that a pass reads.
+      has_top_p: rows may have a `top_p` of their own.
       decoding: see `make_responder`.
     """
 
@@ -114,8 +121,10 @@ class RowPrograms:
         num_rows: int,
         context_tokens: int,
         read_tokens: int,
+        has_top_p: bool = False,
         **decoding: float | None,
     ):
+        self._has_top_p = has_top_p
         self.num_rows, self.context_tokens = num_rows, context_tokens
         self.num_devices = num_row_shards(layout.mesh)
         self.device_rows = num_rows // self.num_devices
@@ -164,6 +173,8 @@ class RowPrograms:
             ),
             starts=zeros,
             limits=zeros,
+            temperatures=jnp.ones(num_rows, jnp.float32),
+            top_ps=jnp.ones(num_rows, jnp.float32),
             keys=keys,
             tokens=jnp.zeros(shape, jnp.int32),
             log_probs=jnp.zeros(shape, jnp.float32),
@@ -188,6 +199,8 @@ class RowPrograms:
             context=jax.tree.map(put, writing.context, some),
             starts=put(writing.starts, joining.starts + joining.prompt.length),
             limits=put(writing.limits, joining.limits),
+            temperatures=put(writing.temperatures, joining.temperatures),
+            top_ps=put(writing.top_ps, joining.top_ps),
             keys=put(writing.keys, joining.keys),
             lengths=put(writing.lengths, jnp.zeros_like(rows)),
             is_writing=put(writing.is_writing, joining.limits > 0),
@@ -196,15 +209,21 @@ class RowPrograms:
 
     def _write(self, params: Params, decoding: Decoding, writing: Writing) -> Writing:
         params = self._policy.cast_params(params)
-        step = functools.partial(
-            decode_step, self._policy, params, sampler=decoding.sampler
-        )
         rows = jnp.arange(writing.lengths.shape[0])
 
         def token(_, now: Writing) -> Writing:
             keys = jax.vmap(jax.random.fold_in)(now.keys, now.lengths)
             position = now.starts + now.lengths
-            context, tokens, log_probs = step(now.context, position, keys)
+            context, tokens, log_probs = decode_step(
+                self._policy,
+                params,
+                now.context,
+                position,
+                keys,
+                sampler=functools.partial(
+                    _sample, decoding.sampler, self._has_top_p, now
+                ),
+            )
             is_stop = jnp.any(tokens[:, None] == decoding.stop_tokens[None], axis=1)
             is_stop &= now.is_writing
             # Rows that do not write put theirs nowhere.
@@ -222,6 +241,39 @@ class RowPrograms:
         return jax.lax.fori_loop(0, decoding.chunk_tokens, token, writing)
 
 
+def _sample(
+    sampler: Sampler,
+    has_top_p: bool,
+    now: Writing,
+    keys: Key[Array, " B"],
+    logits: Float[Array, "B V"],
+) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+    """Draw a token of every row, by its own temperature and `top_p`."""
+    plain = functools.partial(sampler, keys, logits, temperature=now.temperatures)
+    if not has_top_p:
+        return plain()
+    # Few ask for it, and it reads the vocabulary 31 times.
+    return jax.lax.cond(
+        jnp.any(now.is_writing & (now.top_ps < 1)),
+        lambda: plain(top_p=now.top_ps),
+        plain,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a reply is sampled.
+
+    Attributes:
+      key: token `i` is drawn with `fold_in(key, i)`.
+      temperature, top_p: see `sampling.sample`; `top_p` needs `RowPrograms` for it.
+    """
+
+    key: Key[Array, ""]
+    temperature: float
+    top_p: float = 1.0
+
+
 @dataclasses.dataclass
 class _Waiting:
     """A row that waits to join the batch."""
@@ -230,7 +282,7 @@ class _Waiting:
     prompt: Sequence[int]
     start: int
     limit: int
-    key: Key[Array, ""]
+    sampling: Sampling
     reply: asyncio.Future
 
 
@@ -239,14 +291,14 @@ class RowDecoder:
 
     Args:
       programs: of its number of rows.
-      fixed: parameters, dialogue and settings.
+      fixed: parameters, the dialogue (or `Endings` alone) and settings.
       keys: any key per row, for their form.
     """
 
     def __init__(
         self,
         programs: RowPrograms,
-        fixed: tuple[Params, Dialogue, GivenSettings],
+        fixed: tuple[Params, Dialogue | Endings, GivenSettings],
         keys: Key[Array, " B"],
     ):
         self._programs, self._fixed = programs, fixed
@@ -262,7 +314,7 @@ class RowDecoder:
         row: int,
         prompt: Sequence[int],
         limit: int,
-        key: Key[Array, ""],
+        sampling: Sampling,
         *,
         is_alone: bool,
     ) -> tuple[SampledTokens, int]:
@@ -275,11 +327,17 @@ class RowDecoder:
         held = [] if is_alone else self._held[row]
         start = min(num_equal(held, prompt), len(prompt) - 1)
         future = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(row, prompt[start:], start, limit, key, future))
+        self._waiting.append(
+            _Waiting(row, prompt[start:], start, limit, sampling, future)
+        )
         self._arrived.set()
         written: SampledTokens = await future
         self._held[row] = [*prompt, *written.tokens.tolist()]
         return written, len(prompt) - start
+
+    def num_held(self, row: int, prompt: Sequence[int]) -> int:
+        """Tokens at the beginning of a prompt that a row need not read again."""
+        return num_equal(self._held[row], prompt)
 
     async def run(self) -> None:
         """Serve the rows until cancelled."""
@@ -323,9 +381,13 @@ class RowDecoder:
             row = x.row % programs.device_rows
             numbers[:, i] = row, len(x.prompt), x.start, x.limit
         rows, lengths, starts, limits = numbers
-        unused = next(iter(some.values())).key
-        keys = jnp.stack([some[i].key if i in some else unused for i in range(count)])
-        joining = Joining(rows, TokenSpan(prompts, lengths), starts, limits, keys)
+        first = next(iter(some.values()))
+        sampled = [some.get(i, first).sampling for i in range(count)]
+        keys = jnp.stack([x.key for x in sampled])
+        temperatures = np.array([x.temperature for x in sampled], np.float32)
+        top_ps = np.array([x.top_p for x in sampled], np.float32)
+        options = limits, temperatures, top_ps, keys
+        joining = Joining(rows, TokenSpan(prompts, lengths), starts, *options)
         self._writing = programs.join(*self._fixed, self._writing, joining)
 
     def _write(self) -> dict[int, SampledTokens]:

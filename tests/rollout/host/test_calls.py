@@ -198,7 +198,7 @@ def test_limits_of_the_call_and_of_the_context_bound_the_reply():
     [
         ({"max_calls": 1}, "budget_exhausted", "rollout.max_turns"),
         ({"episode_tokens": 40}, "budget_exhausted", "host.episode_tokens"),
-        ({"context_tokens": 40}, "context_length_exceeded", "host.context_tokens"),
+        ({"context_tokens": 40}, "context_length_exceeded", "context_tokens"),
         ({"max_segments": 1}, "budget_exhausted", "host.max_segments"),
     ],
 )
