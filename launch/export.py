@@ -87,14 +87,10 @@ def _texts(trained):
     from ragen_jax.evaluation.export.model_card import model_card
     from ragen_jax.models.hf.weights import Texts
     from ragen_jax.program.build import model_folder
-    from ragen_jax.text import chat
 
-    dialogue = trained.program.task.dialogue
     return Texts(
         tokenizer_folder=model_folder(trained.config.model.path),
-        chat_template=chat.jinja_template(
-            chat.forced_prefix(dialogue.thinking), dialogue.prompts.markup
-        ),
+        chat_template=trained.program.task.chat_template,
         card=model_card(
             trained,
             command.defaults(),

@@ -32,6 +32,8 @@ from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of
 from ragen_jax.rollout.turns import EpisodeLimits
+from ragen_jax.text.calls import CallWriter
+from ragen_jax.text.chat import forced_prefix, jinja_template
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import EnvState, Params, Trajectory
@@ -114,6 +116,12 @@ class Task:
             self.env, self.params, policy, rules=self.rules, **arguments
         )
 
+    @property
+    def chat_template(self) -> str:
+        """What writes chat messages as the policy has read them; Jinja."""
+        prefix = forced_prefix(self.dialogue.thinking)
+        return jinja_template(prefix, self.dialogue.prompts.markup)
+
     def make_chat(self, chat: Chat) -> ChatGame:
         return ChatGame(self.env, self.params, self.rules, chat)
 
@@ -157,6 +165,10 @@ class AgentTask(HostTask):
     def limits(self) -> CallLimits:
         """Of an episode."""
         return self.env.call_limits(self.rules.budget, self.rules.max_reply_tokens)
+
+    @property
+    def chat_template(self) -> str:
+        return CallWriter(self.tokenizer).template
 
     def demonstrate(self, keys: RolloutKeys, num_rows: int) -> Trajectory:
         """Episodes by the expert; see `agents.demonstrate`."""

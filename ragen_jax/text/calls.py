@@ -83,7 +83,11 @@ class SampledReply:
 
 
 class CallWriter:
-    """Writes calls as ids, in the chat template of a tokenizer."""
+    """Writes calls as ids, in the chat template of a tokenizer.
+
+    Attributes:
+      template: the checkpoint's, if it knows tools, or the project's own; Jinja.
+    """
 
     def __init__(self, tokenizer: Tokenizer):
         """Compiles the template.
@@ -93,12 +97,11 @@ class CallWriter:
             read.
         """
         self._tokenizer, self._end = tokenizer, tokenizer.id_of(tokenizer.markup.end)
-        ours, theirs = call_template(tokenizer.markup), tokenizer.chat_template
+        theirs = tokenizer.chat_template
         knows_tools = theirs is not None and "tools" in theirs
-        environment = _environment()
+        self.template = theirs if knows_tools else call_template(tokenizer.markup)
         try:
-            self._alone = environment.from_string(ours if theirs is None else theirs)
-            self._with_tools = environment.from_string(theirs if knows_tools else ours)
+            self._template = _environment().from_string(self.template)
         except jinja2.TemplateError as error:
             raise ValueError(
                 f"the chat template of {tokenizer.folder} cannot be read: {error}; use "
@@ -134,8 +137,7 @@ class CallWriter:
 
         shown = [_marked(message, sampled, mark) for message in messages]
         try:
-            template = self._with_tools if tools else self._alone
-            rendered = template.render(
+            rendered = self._template.render(
                 messages=shown,
                 tools=list(tools) or None,
                 add_generation_prompt=True,

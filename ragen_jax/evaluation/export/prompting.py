@@ -20,7 +20,7 @@ from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import legend_of
 from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.specs import EnvSpec, env_specs
-from ragen_jax.tasks.task import Task
+from ragen_jax.tasks.task import AgentTask, Task
 from ragen_jax.text import chat
 from ragen_jax.text.messages import Message
 
@@ -33,6 +33,9 @@ def how_to_prompt(trained: Trained, base: str | None) -> Iterator[str]:
       base: folder or hub id of the model that adapters are loaded over; None for a
         whole model.
     """
+    if isinstance(trained.program.task, AgentTask):
+        yield _CALLS
+        return
     specs, tasks = env_specs(trained.config), trained.program.tasks
     examples = [
         _play_example(trained, spec, task)
@@ -212,6 +215,13 @@ def _dialogue(trained: Trained, examples: Sequence[_Example]) -> str:
     return "\n".join(lines)
 
 
+_CALLS = """## Calls of an agent
+
+The model answers the calls of a program. Serve this folder behind the OpenAI API (vLLM,
+or `python -m launch.serve --policy=FOLDER` of ragen_jax) and run the program against
+it, as it is. The chat template writes the dialogue as it was in training. Replies of
+earlier calls are tokenized anew there, which may cut them into other tokens than were
+sampled."""
 _CONTEXTS = {
     "full": "The model has read the whole dialogue, turn by turn.",
     "last_k": "The model has read the system message and the last {turns}, the one to "
