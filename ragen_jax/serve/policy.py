@@ -54,6 +54,13 @@ class ServedPolicy:
     tokenizer: Tokenizer
 
 
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class PolicyServer:
     """Answers calls by a policy from its making until `close`.
 
@@ -112,9 +119,10 @@ class PolicyServer:
     def server_close(self) -> None:
         """Answer no more calls."""
         self._api.close()
-        self._running.cancel()
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     def _make_decoder(self, num_rows: int) -> RowDecoder:
         mesh, limits = make_mesh(data=1, fsdp=1, tensor=1), self._limits

@@ -41,9 +41,11 @@ def _wait(task):
 def chat(task, client):
     """Three calls, or as many as the task says; the reward counts letters."""
     messages, letters = [question(task)], 0
+    said = task.options.get("said", [])
     for i in range(task.options.get("num_calls", 3)):
         _wait(task)
-        reply = ask(client, messages)
+        reply = ask(client, messages, **task.options.get("body", {}))
+        said.append(reply["content"])
         letters += len(reply["content"])
         messages += [reply, user(f"and {i}")]
     return Result(letters / 100, letters % 2 == 0, metrics={"letters": letters})

@@ -26,10 +26,10 @@ SIZES = {"episode_tokens": 600, "context_tokens": 300, "max_segments": 5}
 
 
 @functools.cache
-def agent(name, *, step_seconds=20.0, sizes=(), kwargs=(), **options):
+def agent(name, *, step_seconds=20.0, sizes=(), kwargs=(), num_workers=None, **options):
     kwargs = {"options": options, **dict(kwargs)}
     settings = SETTINGS | SIZES | dict(sizes) | {"step_seconds": step_seconds}
-    settings["num_workers"] = None
+    settings["num_workers"] = num_workers
     return make_host_game(
         f"agent:tests.host_games.agent.programs:{name}", kwargs, **settings
     )
@@ -56,7 +56,7 @@ def params():
     return start | {"bias": start["bias"].at[:, end].set(3.0)}
 
 
-def collect(env, num_groups=3, group_size=4, data=1):
+def collect(env, num_groups=3, group_size=4, data=1, temperature=players.TEMPERATURE):
     collector = AgentCollector(
         env,
         env.default_params,
@@ -67,7 +67,7 @@ def collect(env, num_groups=3, group_size=4, data=1):
         num_groups=num_groups,
         group_size=group_size,
         rules=LIMITS,
-        temperature=players.TEMPERATURE,
+        temperature=temperature,
         decode_chunk_tokens=4,
     )
     keys = rollout_keys(jax.random.key(5), num_groups, group_size)
@@ -149,6 +149,12 @@ def test_the_program_s_result_is_the_row_s():
     assert trajectory.success.tolist() == (letters % 2 == 0).tolist()
     assert trajectory.terminated.all()
     assert trajectory.game_metrics["segments"].tolist() == [1] * 12
+
+
+def test_fewer_processes_than_rows_change_nothing():
+    """Episodes take the processes in turn."""
+    few = collect(agent("chat", num_workers=2, delay=0.02))
+    assert_equal(few, rollout("chat", delay=0.02))
 
 
 @pytest.mark.parametrize("name", ["chat_async", "chat"])
