@@ -6,7 +6,7 @@ In: what the user says of an environment. Out: what `adapters.gymnasium` and
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragen_jax.host_games.base import VALIDATION, Observation, Step
@@ -95,9 +95,22 @@ def load_class(option: str, reference: str) -> type:
     Raises:
       ValueError: the text has another form, or there is no such class.
     """
+    return _load(option, reference, "Class", lambda found: isinstance(found, type))
+
+
+def load_function(option: str, reference: str) -> Callable[..., Any]:
+    """The function that "package.module:function" names.
+
+    Raises:
+      ValueError: the text has another form, or there is no such function.
+    """
+    return _load(option, reference, "function", callable)
+
+
+def _load(option: str, reference: str, kind: str, is_one: Callable[[Any], bool]) -> Any:
     module_name, _, name = str(reference).partition(":")
     if not module_name or not name.isidentifier():
-        raise ValueError(f"{option} is {reference!r}; use package.module:Class")
+        raise ValueError(f"{option} is {reference!r}; use package.module:{kind}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -105,9 +118,9 @@ def load_class(option: str, reference: str) -> type:
             f"{option} is {reference!r}, but there is no module {error.name}; install "
             "it, or start in the folder that has it"
         ) from error
-    class_ = getattr(module, name, None)
-    if not isinstance(class_, type):
+    found = getattr(module, name, None)
+    if not is_one(found):
         raise ValueError(
-            f"{option} is {reference!r}, but {module_name} has no class {name}"
+            f"{option} is {reference!r}, but {module_name} has no {kind.lower()} {name}"
         )
-    return class_
+    return found
