@@ -30,7 +30,7 @@ _FUNCTIONS = frozenset((
 # fmt: on
 _WORDS = re.compile(r"[\w\s-]*")
 _HUGE = re.compile(r"[eE][+-]?[\d_,]{4,}")
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.UAdd, ast.USub)
 
 
 def is_scorable(reply: str, data_set: str, item: Mapping[str, Any]) -> bool:
@@ -49,13 +49,20 @@ def is_harmless_literal(reply: str, item: Mapping[str, Any]) -> bool:
     """Whether `eval` of a reply gives what it says, or does nothing.
 
     That is so of a literal, such as a list of numbers; of words, which are no more than
-    names to it; and of the item's answer, which the scorers compare before they run it.
+    names to it; of what is no Python; and of the item's answer, which the scorers
+    compare before they run it.
     """
     if reply == item["answer"] or _WORDS.fullmatch(reply):
         return True
     try:
-        ast.literal_eval(reply)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        tree = ast.parse(reply, mode="eval")
+    except (SyntaxError, ValueError):
+        return True
+    except (MemoryError, RecursionError):
+        return False
+    try:
+        ast.literal_eval(tree)
+    except (ValueError, TypeError, MemoryError, RecursionError):
         return False
     return True
 

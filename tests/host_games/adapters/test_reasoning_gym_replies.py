@@ -36,16 +36,24 @@ def test_code_is_refused(data_set, reply):
 
 @pytest.mark.parametrize("data_set", EVALUATED)
 @pytest.mark.parametrize(
-    "reply", ["ABCDE", "0 -1 2\n3 4 5", "[[1, 2], [3, 4]]", "['A', 'B']", "(1, 2)"]
+    "reply",
+    [
+        "ABCDE",
+        "0 -1 2\n3 4 5",
+        "[[1, 2], [3, 4]]",
+        "['A', 'B']",
+        "(1, 2)",
+        "It is: A!",
+        "\x00",
+    ],
 )
 def test_words_and_literals_are_scored(data_set, reply):
     assert is_scorable(reply, data_set, {"answer": "A"})
 
 
 def test_the_answer_itself_is_scored():
-    board = "Q _ .\n. Q _"
-    assert is_scorable(board, "n_queens", {"answer": board})
-    assert not is_scorable(board, "n_queens", {"answer": "Q"})
+    assert is_scorable("a.b", "n_queens", {"answer": "a.b"})
+    assert not is_scorable("a.b", "n_queens", {"answer": "a"})
 
 
 @pytest.mark.parametrize("data_set", PARSED)
