@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import base
+from launch import check
 from ragen_jax.host_games import contract
 from ragen_jax.host_games.adapters import reasoning_gym
 from ragen_jax.host_games.adapters.reasoning_gym import (
@@ -135,8 +136,14 @@ def test_workers_repeat_it_whatever_the_reply(name):
 @pytest.mark.parametrize("name", [*HANDFUL, "rush_hour", "composite"])
 def test_the_contract_is_kept(name):
     played = subject(name)
-    for check in contract.CHECKS:
-        assert list(check(played)) == []
+    for rule in contract.CHECKS:
+        assert list(rule(played)) == []
+
+
+@pytest.mark.slow
+def test_the_command_checks_it(capsys):
+    assert check.main(["reasoning_gym:chain_sum", "level=0"]) == 0
+    assert "reasoning_gym:chain_sum keeps the contract" in capsys.readouterr().out
 
 
 @pytest.mark.slow
