@@ -18,6 +18,8 @@ MATH = ["math-verify>=0.9,<0.10"]
 WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
 # Environments of Gymnasium, and ours as theirs.
 GYMNASIUM = ["gymnasium>=1.0,<2"]
+# Data sets of questions; the adapter names some of this version's, which it refuses.
+REASONING_GYM = ["reasoning-gym==0.1.25"]
 # OpenEnv's protocol, both ways.
 SERVE = ["websockets>=15,<18"]
 # Where metrics go besides the run folder (`logging.sinks`).
@@ -67,6 +69,7 @@ setup(
         "webshop": WEBSHOP,
         "serve": SERVE,
         "gymnasium": GYMNASIUM,
+        "reasoning-gym": REASONING_GYM,
         "wandb": WANDB,
         "mlflow": MLFLOW,
         "dev": [

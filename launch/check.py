@@ -2,6 +2,7 @@
 
 python -m launch.check my_games:Walk
 python -m launch.check my_games:Riddle    # a host game, docs/host_games.md
+python -m launch.check gymnasium:CliffWalking-v1
 python -m launch.check my_algorithms:my_estimator strength=0.5
 python -m launch.check my_metrics:MySink
 python -m launch.check sokoban --kind=environment
@@ -61,12 +62,15 @@ def main(words: list[str]) -> int:
     options = dict(map(_setting, settings))
     with working("loading JAX"):
         import envs
-        from ragen_jax.host_games import HOST_GAMES
+        from ragen_jax.host_games import ADAPTERS, HOST_GAMES
         from ragen_jax.host_games.base import HostGame
         from ragen_jax.registry.functions import is_reference, load_reference
         from ragen_jax.runs.sinks.base import Sink
 
-        if is_reference(name):
+        prefix, _, _ = name.partition(":")
+        if prefix in ADAPTERS:
+            subject = load_reference(ADAPTERS[prefix][0])
+        elif is_reference(name):
             subject = load_reference(name)
         elif name in HOST_GAMES:
             subject = load_reference(HOST_GAMES[name])

@@ -43,12 +43,12 @@ def test_a_commit_is_named_and_no_source_is_none(monkeypatch, tmp_path):
 
 def test_every_extra_that_is_named_exists():
     known = set(
-        re.findall(r'^        "(\w+)": ', (ROOT / "setup.py").read_text(), re.M)
+        re.findall(r'^        "([\w-]+)": ', (ROOT / "setup.py").read_text(), re.M)
     )
     named = set()
     for file in (ROOT / "ragen_jax").rglob("*.py"):
         named |= set(
-            re.findall(r"install_command\([\"'](\w+)[\"']\)", file.read_text())
+            re.findall(r"install_command\([\"']([\w-]+)[\"']\)", file.read_text())
         )
     assert len(named) > 5
     assert named <= known

@@ -16,5 +16,9 @@ ADAPTERS = {
     "agent": ("ragen_jax.host_games.agent.game:AgentGame", "function"),
     "openenv": ("ragen_jax.host_games.adapters.openenv:OpenEnvGame", "url"),
     "gymnasium": ("ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", "id"),
+    "reasoning_gym": (
+        "ragen_jax.host_games.adapters.reasoning_gym:ReasoningGym",
+        "data_set",
+    ),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),
 }

@@ -3,12 +3,15 @@
 In: the id of an environment and the names of its actions. Out: a `HostGame` that shows
 its text and takes the names.
 
-What is shown: observations of a `Text` space as they are; else the text of the render
-mode "ansi", where there is one; else, of discrete spaces, their numbers. In drawings
-with colours, which a model cannot see, a coloured piece is written as [red S].
+What is shown: what a function of the user's makes of an observation, where one is
+given; else observations of a `Text` space as they are; else the text of the render mode
+"ansi", where there is one; else, of discrete spaces, their numbers. In drawings with
+colours, which a model cannot see, a coloured piece is written as [red S].
 """
 
+import functools
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +29,7 @@ from ragen_jax.host_games.adapters.common import (
 )
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
 from ragen_jax.host_games.common.options import check_one_of
+from ragen_jax.host_games.common.references import load_function
 from ragen_jax.host_games.common.splits import check_split
 
 # What a success is: a positive reward at the end, or any end.
@@ -70,6 +74,7 @@ class GymnasiumGame(HostGame):
         action_names: Sequence[str] | None = None,
         success: str = REWARD,
         reset_options: Mapping[str, Mapping[str, Any]] | None = None,
+        describe: str | None = None,
         instruction: str | None = None,
     ):
         """Makes the environment.
@@ -84,6 +89,8 @@ class GymnasiumGame(HostGame):
             "terminated": it has terminated.
           reset_options: `options` of the environment's `reset` by split, for those
             that keep problems apart themselves; None: none.
+          describe: a function, "package.module:function", that gets an observation of
+            any space and returns its text; None: the environment's own text.
           instruction: the rules, which environments do not say; None: only the id.
 
         Raises:
@@ -94,8 +101,10 @@ class GymnasiumGame(HostGame):
         check_one_of("success", success, SUCCESSES)
         self._split, self._success, self._name = split, success, short_name(id)
         self._reset_options = _choose_options(split, reset_options)
-        self._env = _make(id, {} if make_kwargs is None else make_kwargs)
-        self._show = _choose_view(id, self._env)
+        self._env = _make(
+            id, {} if make_kwargs is None else make_kwargs, draws=describe is None
+        )
+        self._show = _choose_view(id, self._env, describe)
         names = _choose_names(id, self._env, action_names)
         self._actions = None if names is None else by_name(names)
         self.instruction = write_instruction(
@@ -168,8 +177,12 @@ def _read_color(codes: str, color: str | None) -> str | None:
     return color
 
 
-def _make(id: str, kwargs: Mapping[str, Any]) -> Any:
-    """The environment, with a render mode for text where it needs one and has one."""
+def _make(id: str, kwargs: Mapping[str, Any], *, draws: bool) -> Any:
+    """The environment.
+
+    Args:
+      draws: with a render mode for text where it needs one and has one.
+    """
     try:
         import gymnasium
     except ModuleNotFoundError as error:
@@ -185,7 +198,7 @@ def _make(id: str, kwargs: Mapping[str, Any]) -> Any:
     try:
         env = gymnasium.make(id, **kwargs)
         is_text = isinstance(env.observation_space, gymnasium.spaces.Text)
-        if is_text or "ansi" not in env.metadata.get("render_modes", ()):
+        if not draws or is_text or "ansi" not in env.metadata.get("render_modes", ()):
             return env
         env.close()
         return gymnasium.make(id, render_mode="ansi", **kwargs)
@@ -213,9 +226,13 @@ def _choose_options(
     return dict(given[split]) if split in given else None
 
 
-def _choose_view(id: str, env: Any) -> Callable[[Any], str]:
+def _choose_view(id: str, env: Any, describe: str | None) -> Callable[[Any], str]:
     from gymnasium import spaces
 
+    if describe is not None:
+        return functools.partial(
+            _describe, describe, load_function("describe", describe)
+        )
     if isinstance(env.observation_space, spaces.Text):
         return str
     if env.render_mode == "ansi":
@@ -225,8 +242,25 @@ def _choose_view(id: str, env: Any) -> Callable[[Any], str]:
     raise ValueError(
         f"{id} shows {env.observation_space} and has no render mode 'ansi'; "
         "environments must have one, or show Text, Discrete, MultiDiscrete, "
-        "MultiBinary or a Tuple of these: wrap this one"
+        "MultiBinary or a Tuple of these: wrap this one, or set describe to a function "
+        "that writes its observations"
     )
+
+
+def _describe(name: str, function: Callable[[Any], str], seen: Any) -> str:
+    try:
+        text = function(seen)
+    except Exception as error:  # it is the user's, and may raise anything
+        raise ValueError(
+            f"describe is {name!r}, which raises {type(error).__name__}: {error} at "
+            f"the observation {reprlib.repr(seen)}; change it to return a text"
+        ) from error
+    if not isinstance(text, str):
+        raise ValueError(
+            f"describe is {name!r}, which returns {reprlib.repr(text)} for the "
+            f"observation {reprlib.repr(seen)}; change it to return a text"
+        )
+    return text
 
 
 def _is_discrete(space: Any) -> bool:

@@ -9,6 +9,7 @@ def newest(name):
     return max(i for i in gymnasium.registry if i.startswith(f"{name}-v"))
 
 
+COMPASS = f"{gymnasium_environments.__name__}:tests/Compass-v0"
 GUESS = f"{gymnasium_environments.__name__}:tests/Guess-v0"
 MEANINGS = f"{gymnasium_environments.__name__}:tests/Meanings-v0"
 TORUS = f"{gymnasium_environments.__name__}:tests/Torus-v0"

@@ -3,6 +3,7 @@
 import string
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 
 
@@ -62,6 +63,58 @@ class Torus(gymnasium.Env):
     action_space = spaces.Box(0, 1, (2,))
 
 
+class Compass(gymnasium.Env):
+    """A `Dict` with an array and a text in it; turn until you look where it says."""
+
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+    names = ("east", "south", "west", "north")
+
+    def __init__(self, render_mode=None):
+        self.observation_space = spaces.Dict(
+            {
+                "looks": spaces.Discrete(4),
+                "mission": spaces.Text(5),
+                "needle": spaces.Box(-1, 1, (2,), dtype=int),
+            }
+        )
+        self.action_space = spaces.Discrete(2)
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.looks, self.goal = map(int, self.np_random.permutation(4)[:2])
+        return self._see(), {}
+
+    def step(self, action):
+        self.looks = (self.looks + (1, -1)[action]) % 4
+        is_right = self.looks == self.goal
+        return self._see(), float(is_right), is_right, False, {}
+
+    def render(self):
+        raise AssertionError("nothing asks for a drawing")
+
+    def _see(self):
+        needle = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)][self.looks])
+        mission = self.names[self.goal]
+        return {"looks": self.looks, "mission": mission, "needle": needle}
+
+
+def describe_compass(seen):
+    """What `Compass` shows, in words."""
+    x, y = seen["needle"]
+    return f"look {seen['mission']}: {Compass.names[seen['looks']]} ({x}, {y})"
+
+
+def describe_nothing(seen):
+    """Forgets to return its text."""
+
+
+def describe_badly(seen):
+    """Expects something else."""
+    return seen["image"]
+
+
+gymnasium.register("tests/Compass-v0", Compass)
 gymnasium.register("tests/Guess-v0", Guess, max_episode_steps=3)
 gymnasium.register("tests/Meanings-v0", Meanings)
 gymnasium.register("tests/Torus-v0", Torus)

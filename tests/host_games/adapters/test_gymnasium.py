@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from ragen_jax.host_games.adapters.common import spread_seed
 from ragen_jax.host_games.adapters.gymnasium import GymnasiumGame, uncolor
 from ragen_jax.host_games.base import SPLITS, Observation
+from tests.host_games.adapters import gymnasium_environments
 from tests.host_games.adapters.games import (
     CLIFF,
+    COMPASS,
     GUESS,
     LAKE,
     MEANINGS,
@@ -170,6 +172,58 @@ def test_what_gymnasium_colours(text, color):
         assert uncolor(f"x{coloured}y") == f"x{marked}y"
 
 
+# --- described by a function of the user's
+
+
+DESCRIBE = f"{gymnasium_environments.__name__}:describe"
+
+
+def test_a_function_describes_what_has_no_text():
+    game = GymnasiumGame(
+        id=COMPASS, describe=f"{DESCRIBE}_compass", action_names=["Right", "Left"]
+    )
+    assert game.reset(1).text == "look west: north (0, -1)"
+    assert game.step("up").observation.text == "look west: north (0, -1)"
+    assert game.step("right").observation.text == "look west: east (1, 0)"
+    game.step("right")
+    step = game.step("right")
+    assert step.observation.text == "look west: west (-1, 0)"
+    assert (step.reward, step.terminated, step.info["success"]) == (1.0, True, True)
+
+
+def test_a_function_describes_what_has_a_text_too():
+    plain = GymnasiumGame(id=GUESS)
+    game = GymnasiumGame(id=GUESS, describe="builtins:repr")
+    assert game.reset(0).text == repr(plain.reset(0).text) == "'0 to 9'"
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("badly", r"describe_badly', which raises KeyError: 'image' at the observ.*"),
+        ("nothing", r"describe_nothing', which returns None for the observation"),
+    ],
+)
+def test_a_function_that_does_not_describe_is_named(function, says):
+    game = GymnasiumGame(id=COMPASS, describe=f"{DESCRIBE}_{function}")
+    with pytest.raises(ValueError, match=rf"{says}.*'mission'.*to return a text"):
+        game.reset(0)
+
+
+@pytest.mark.parametrize(
+    ("describe", "says"),
+    [
+        ("describe_compass", "use package.module:function"),
+        ("no_such_module:f", "there is no module no_such_module"),
+        (f"{DESCRIBE}_mountains", "has no function describe_mountains"),
+        ("string:digits", "string has no function digits"),
+    ],
+)
+def test_functions_that_are_not_there(describe, says):
+    with pytest.raises(ValueError, match=says):
+        GymnasiumGame(id=COMPASS, describe=describe)
+
+
 # --- our own games
 
 
@@ -234,7 +288,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
         ({**LAKE, "success": "goal"}, "use reward or terminated"),
         ({"id": "NoLake-v0"}, "pprint_registry"),
         ({"id": "Taxi-v0"}, "pprint_registry"),
-        ({"id": "CartPole-v1"}, "shows Box.*Text, Discrete, MultiDiscrete"),
+        ({"id": "CartPole-v1"}, "shows Box.*Text, Discrete, MultiDiscrete.*describe"),
         ({"id": TORUS}, "takes Box.*Discrete or Text"),
         ({"id": GUESS, "action_names": ["a"]}, "leave it out"),
         ({**LAKE, "action_names": ["Left"]}, "has 4 actions"),
