@@ -27,9 +27,6 @@ def get_config() -> ConfigDict:
     return SETTINGS.make_config()
 
 
-# Where a program calls the model itself, and where the game writes the prompts.
-AGENT, NO_AGENT = "env.host begins 'agent:'", "env.host does not begin 'agent:'"
-
 # A table, a key in two or three lines; the formatter would make it six.
 # fmt: off
 SETTINGS = Settings({
@@ -55,9 +52,8 @@ SETTINGS = Settings({
         none="`env.name` alone"),
     "env.host": text(None,
         "Host game in place of `env.name`: an entry of HOST_GAMES in "
-        "`ragen_jax/host_games/__init__.py`, or `package.module:Class`; `env.kwargs` "
-        "are its constructor's. agent:package.module:function: a program that calls "
-        "the model itself (docs/agents.md).", none="an array game"),
+        "`ragen_jax/host_games/__init__.py`, or `package.module:Class`, to which "
+        "`env.kwargs` go; `agent:package.module:function`.", none="an array game"),
 
     "host": section(
         "Host games (docs/host_games.md)", needs="env.host is not None"),
@@ -65,53 +61,43 @@ SETTINGS = Settings({
         "Wrappers around a host game, innermost first: pairs of an entry of "
         "WRAPPERS in `ragen_jax/host_games/wrappers.py` and its argument, as in "
         "\"--config.host.wrappers=(('split', 4), ('budget', 10))\".",
-        none="no wrapper", needs=NO_AGENT),
+        none="no wrapper"),
     "host.max_observation_tokens": count(256,
-        "Tokens of an observation; longer observations are cut in the middle.",
-        needs=NO_AGENT),
+        "Tokens of an observation; longer observations are cut in the middle."),
     "host.episode_tokens": count(2048,
-        "Tokens of an agent's episode, in all its dialogues: what its calls say, each "
-        "message once, and the replies.", needs=AGENT),
+        "Tokens of an agent's episode: its messages, each once, and replies."),
     "host.context_tokens": count(None,
-        "Tokens of a dialogue of an agent, the reply included.",
-        none="host.episode_tokens", needs=AGENT),
+        "Tokens of one of an agent's dialogues.", none="those of the episode"),
     "host.max_segments": count(4,
-        "Dialogues of an agent's episode: a call that does not extend an earlier one "
-        "begins another. A minibatch's rows are dialogues; with 1 they are episodes.",
-        needs=AGENT),
+        "Dialogues of an agent's episode; a call that extends none begins another."),
     "host.num_widths": count(4,
-        "Number of cache lengths to compile. A rollout uses the shortest that holds "
-        "its episodes: powers of two and the longest possible, compiled when first "
-        "needed; prompts are read 64 tokens at a time. 1: the longest length and whole "
-        "prompts.", needs=NO_AGENT),
+        "Number of cache lengths to compile, when first needed: powers of two and the "
+        "longest possible. A rollout uses the shortest that holds its episodes. 1: the "
+        "longest, and prompts are read whole, not 64 tokens at a time."),
     "host.num_workers": count(None,
-        "Worker processes that play the games.",
-        none="one for each processor; 32 for a game that waits for another machine; "
-        "64 for agents, whose other episodes wait for one",
-        is_mutable=True),
+        "Worker processes that play the games.", is_mutable=True,
+        none="one for each processor; 32 for a game that waits, 64 for an agent"),
     "host.start_seconds": number(60.0,
-        "Seconds in which a worker process has to start and an episode of its game to "
-        "begin.", above=0, is_mutable=True),
-    "host.step_seconds": number(10.0,
-        "Seconds after which a step of a game counts as failed and its process is "
-        "killed.", above=0, is_mutable=True),
-    "host.max_worker_bytes": count(None,
-        "Bytes of memory that a worker process may use.", none="no limit",
+        "Seconds for a process to start and its game to begin.", above=0,
         is_mutable=True),
+    "host.step_seconds": number(10.0,
+        "Seconds after which a step of a game has failed.", above=0, is_mutable=True),
+    "host.max_worker_bytes": count(None,
+        "Bytes of memory of a worker process.", none="no limit", is_mutable=True),
 
     "prompt": section("Wording of the prompts"),
     "prompt.style": text("terse",
         'Wording of the prompts: "full" for real models, "example" with a worked '
         'answer for small ones, "terse" for the pocket model.',
-        one_of="ragen_jax.text.prompts:PROMPT_STYLES", needs=NO_AGENT),
+        one_of="ragen_jax.text.prompts:PROMPT_STYLES"),
     "prompt.tokenization": text("symbols",
         'Tokens of a board. "symbols": one per cell, for any board. "rows": one piece '
         "per row, with the tokenizer's ids, for models pre-trained on such text.",
-        one_of="ragen_jax.text.token_templates:TOKENIZATIONS", needs=NO_AGENT),
+        one_of="ragen_jax.text.token_templates:TOKENIZATIONS"),
     "prompt.thinking": switch(True, "Whether a reply has a thought before its answer."),
     "prompt.length_hint_words": count(100,
         "Length of a reply, in words, that the full wording asks for.",
-        needs=("prompt.style != 'terse'", NO_AGENT)),
+        needs="prompt.style != 'terse'"),
 
     "model": section("The network"),
     "model.path": text("pocket",
@@ -122,8 +108,7 @@ SETTINGS = Settings({
         one_of=("float32", "bfloat16")),
     "model.remat": text(None,
         "Activations of each layer that the learner keeps; it computes the others "
-        'again. "layers" takes the least memory.',
-        none="all are kept, which is fastest",
+        'again. "layers" takes the least memory.', none="all are kept, which is fastest",
         one_of="ragen_jax.models.decoder:REMAT_POLICIES"),
     "model.attention": text("auto",
         "Attention of the learner's passes: \"blocks\" (this library's), \"xla\" or "
@@ -153,8 +138,8 @@ SETTINGS = Settings({
     "rollout.max_reply_tokens": count(24,
         "Tokens sampled for a reply, the stop token included."),
     "rollout.stop_at_answer": switch(False,
-        "Whether a reply ends with its first `</answer>`. Real models that have not "
-        "learnt to stop there would write on, and be trained on it.", needs=NO_AGENT),
+        "Whether a reply ends with its first `</answer>`, where real models may write "
+        "on."),
     "rollout.temperature": number(1.0,
         "Sampling temperature of training rollouts.", above=0, note="sampling",
         is_data=True),
@@ -162,11 +147,10 @@ SETTINGS = Settings({
         'Part of the dialogue that the model sees: "full", "last_k" (the last turns) '
         'or "single_turn" (one message that repeats them). With the last two the rows '
         "of a minibatch are turns, each with the window it was sampled in "
-        "(docs/context.md).", one_of="ragen_jax.text.context:CONTEXTS",
-        needs=NO_AGENT),
+        "(docs/context.md).", one_of="ragen_jax.text.context:CONTEXTS"),
     "rollout.context_turns": count(None,
         'Turns in the window of "last_k" and "single_turn", the turn to be answered '
-        "included.", none='with "full"', needs=NO_AGENT),
+        "included.", none='with "full"'),
     "rollout.top_k": count(None,
         "Number of most likely tokens to sample from; training with it needs "
         "`loss.importance_cap`.", none="all tokens", is_data=True),
@@ -196,11 +180,9 @@ SETTINGS = Settings({
     "rollout.compactions": count(None,
         "Times per reply that the unfinished rows move into a batch of half the size, "
         "as soon as they fit: for long replies of very different lengths. Each "
-        "compiles the decoding step once more.", none="rows stay where they are",
-        needs=NO_AGENT),
+        "compiles the decoding step once more.", none="rows stay where they are"),
     "rollout.max_failed_fraction": number(0.1,
-        "Share of the host games of a rollout that may fail (raise, hang, die); "
-        "their episodes are not trained on. More failures stop the run.", least=0,
+        "Share of a rollout's host games that may fail and are not trained on.", least=0,
         below=1, needs="env.host is not None", is_mutable=True),
     "rollout.ahead": number(0,
         "Iterations that rollouts run ahead of the updates. 1: the next rollout is "
@@ -215,7 +197,7 @@ SETTINGS = Settings({
     "bonus": section(
         "Rewards of a turn for how its reply is written: weights of BONUSES in "
         "`ragen_jax/rollout/bonuses.py`. The learner sees them like format penalties; "
-        "the filter and success do not", needs=NO_AGENT),
+        "the filter and success do not"),
     "bonus.format": number(None,
         "Reward of a reply with its thought and its answer in their tags.",
         none="not paid", never=0, is_data=True),

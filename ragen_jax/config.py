@@ -89,7 +89,7 @@ def _context(leaves: Leaves) -> Iterator[str]:
 
 def _agent(leaves: Leaves) -> Iterator[str]:
     """What a file may have set for games whose messages are written here."""
-    if not (leaves["env.host"] or "").startswith("agent:"):
+    if not _has_agent(leaves):
         return
     wanted = {
         "prompt.thinking": False,
@@ -97,8 +97,7 @@ def _agent(leaves: Leaves) -> Iterator[str]:
         "rollout.stop_at_answer": False,
         "learner.share_prompts": False,
         "host.wrappers": None,
-        **dict.fromkeys(("bonus.format", "bonus.length", "bonus.facts")),
-        "bonus.custom": None,
+        **dict.fromkeys(key for key in leaves if key.startswith("bonus.")),
     }
     for key, value in wanted.items():
         if leaves[key] != value:
@@ -106,6 +105,10 @@ def _agent(leaves: Leaves) -> Iterator[str]:
                 f"{key} = {leaves[key]!r}, but an agent's program writes its own "
                 f"messages and reads the replies itself; set {key}={value}"
             )
+
+
+def _has_agent(leaves: Leaves) -> bool:
+    return (leaves["env.host"] or "").startswith("agent:")
 
 
 def _truncated_sampling(leaves: Leaves) -> Iterator[str]:
@@ -229,6 +232,20 @@ def _idle_parts(leaves: Leaves) -> Iterator[tuple[str, str]]:
         yield "rollout.part_rows", reason
 
 
+def _idle_agent(leaves: Leaves) -> Iterator[tuple[str, str]]:
+    if _has_agent(leaves):
+        reason = f"{leaves['env.host']} writes its own messages (docs/agents.md)"
+        keys = ("style", "tokenization", "length_hint_words")
+        yield from ((f"prompt.{key}", reason) for key in keys)
+        keys = ("max_observation_tokens", "num_widths")
+        yield from ((f"host.{key}", reason) for key in keys)
+        yield "rollout.compactions", "rows join and leave the batch by themselves"
+    elif leaves["env.host"] is not None:
+        keys = ("episode_tokens", "context_tokens", "max_segments")
+        reason = f"{leaves['env.host']} is no agent (docs/agents.md)"
+        yield from ((f"host.{key}", reason) for key in keys)
+
+
 _CHECKS = (
     _mesh,
     _context,
@@ -243,7 +260,7 @@ _CHECKS = (
     *learner_rules.CHECKS,
     *diagnostics_rules.CHECKS,
 )
-_IDLE = (_idle_parts, *learner_rules.IDLE, *diagnostics_rules.IDLE)
+_IDLE = (_idle_parts, _idle_agent, *learner_rules.IDLE, *diagnostics_rules.IDLE)
 
 
 def refuse_unread(overrides: Collection[str], known: Collection[str], where: str):

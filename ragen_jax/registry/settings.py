@@ -49,15 +49,13 @@ Check = Callable[[Leaves], Iterator[str]]
 # Keys without effect in a configuration: the beginning of their paths and the reason.
 Idle = Callable[[Leaves], Iterator[tuple[str, str]]]
 
-_CONDITION = re.compile(r"([\w.]+) (is not|is|==|!=|>|begins|does not begin) (.+)")
+_CONDITION = re.compile(r"([\w.]+) (is not|is|==|!=|>) (.+)")
 _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "is": lambda value, other: value is other,
     "is not": lambda value, other: value is not other,
     "==": lambda value, other: value == other,
     "!=": lambda value, other: value != other,
     ">": lambda value, other: value > other,
-    "begins": lambda value, other: (value or "").startswith(other),
-    "does not begin": lambda value, other: not (value or "").startswith(other),
 }
 _WANTED = {bool: "True or False", str: "a text", tuple: "a list of values"}
 
