@@ -108,7 +108,7 @@ SETTINGS = Settings({
         one_of=("float32", "bfloat16")),
     "model.remat": text(None,
         "Activations of each layer that the learner keeps; it computes the others "
-        'again. "layers" takes the least memory.', none="all are kept, which is fastest",
+        'again. "layers" takes the least memory.', none="all are kept, the fastest",
         one_of="ragen_jax.models.decoder:REMAT_POLICIES"),
     "model.attention": text("auto",
         "Attention of the learner's passes: \"blocks\" (this library's), \"xla\" or "
@@ -182,7 +182,7 @@ SETTINGS = Settings({
         "as soon as they fit: for long replies of very different lengths. Each "
         "compiles the decoding step once more.", none="rows stay where they are"),
     "rollout.max_failed_fraction": number(0.1,
-        "Share of a rollout's host games that may fail and are not trained on.", least=0,
+        "Share of a rollout's host games that may fail, not trained on.", least=0,
         below=1, needs="env.host is not None", is_mutable=True),
     "rollout.ahead": number(0,
         "Iterations that rollouts run ahead of the updates. 1: the next rollout is "

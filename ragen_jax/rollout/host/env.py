@@ -337,6 +337,33 @@ def _check_metrics(name: str, game: HostGame) -> None:
             )
 
 
+def _refuse_wrappers(name: str, wrappers: Sequence[Sequence[Any]]) -> None:
+    if wrappers:
+        raise ValueError(
+            f"host.wrappers = {wrappers!r} change messages and replies, and {name} "
+            "makes whole calls; leave them out"
+        )
+
+
+def _in_json(name: str, kwargs: Mapping[str, object]) -> dict[str, Any]:
+    """Arguments as workers get them: lists for tuples, texts for keys."""
+    try:
+        return json.loads(json.dumps(kwargs))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} has arguments that cannot be written as JSON ({error}); use "
+            "numbers, texts, lists and dicts"
+        ) from error
+
+
+def _check_class(reference: str, make: object) -> None:
+    if not (isinstance(make, type) and issubclass(make, HostGame)):
+        raise ValueError(
+            f"{reference} is not a game: it must be a class derived from "
+            "ragen_jax.host_games.base.HostGame"
+        )
+
+
 def make_host_game(
     name: str,
     kwargs: Mapping[str, object],
@@ -368,34 +395,20 @@ def make_host_game(
     reference, kwargs = _find_game(name, kwargs)
     wrappers = wrappers or ()
     make = load_reference(reference)
-    if not (isinstance(make, type) and issubclass(make, HostGame)):
-        raise ValueError(
-            f"{reference} is not a game: it must be a class derived from "
-            "ragen_jax.host_games.base.HostGame"
-        )
-    try:
-        # As workers get them: lists for tuples, texts for keys.
-        kwargs = json.loads(json.dumps(kwargs))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} has arguments that cannot be written as JSON ({error}); use "
-            "numbers, texts, lists and dicts"
-        ) from error
+    _check_class(reference, make)
+    kwargs = _in_json(name, kwargs)
     games = {
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
     _check_attributes(name, games.values())
     _check_metrics(name, games[TRAINING])
     _check_time(name, games[TRAINING].max_step_seconds, step_seconds)
-    if num_workers is None and games[TRAINING].makes_calls:
-        num_workers = AGENT_WORKERS
+    makes_calls = games[TRAINING].makes_calls
+    if makes_calls:
+        num_workers = num_workers or AGENT_WORKERS
+        _refuse_wrappers(name, wrappers)
     elif num_workers is None and games[TRAINING].waits:
         num_workers = WAITING_WORKERS
-    if wrappers and games[TRAINING].makes_calls:
-        raise ValueError(
-            f"host.wrappers = {wrappers!r} change messages and replies, and {name} "
-            "makes whole calls; leave them out"
-        )
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,
@@ -412,7 +425,7 @@ def make_host_game(
         max_observation_tokens=max_observation_tokens,
         num_widths=num_widths,
         max_failed_fraction=max_failed_fraction,
-        call_sizes=CallSizes(**call_sizes) if games[TRAINING].makes_calls else None,
+        call_sizes=CallSizes(**call_sizes) if makes_calls else None,
     )
     for game in games.values():
         game.close()
