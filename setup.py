@@ -18,6 +18,8 @@ MATH = ["math-verify>=0.9,<0.10"]
 WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
 # Environments of Gymnasium, and ours as theirs.
 GYMNASIUM = ["gymnasium>=1.0,<2"]
+# Games of TextArena; the table of those that can be played is of this version.
+TEXTARENA = ["textarena>=0.7.4,<0.8"]
 # OpenEnv's protocol, both ways.
 SERVE = ["websockets>=15,<18"]
 # Where metrics go besides the run folder (`logging.sinks`).
@@ -67,6 +69,7 @@ setup(
         "webshop": WEBSHOP,
         "serve": SERVE,
         "gymnasium": GYMNASIUM,
+        "textarena": TEXTARENA,
         "wandb": WANDB,
         "mlflow": MLFLOW,
         "dev": [

@@ -15,5 +15,6 @@ HOST_GAMES = {
 ADAPTERS = {
     "openenv": ("ragen_jax.host_games.adapters.openenv:OpenEnvGame", "url"),
     "gymnasium": ("ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", "id"),
+    "textarena": ("ragen_jax.host_games.adapters.textarena:TextArenaGame", "id"),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),
 }
