@@ -213,8 +213,10 @@ class TextArenaGame(HostGame):
 
     def _is_legal(self, reply: str) -> bool:
         """Whether the side to move could give a reply; nothing happens."""
+        # The log of the whole episode, which grows, decides nothing.
+        without_log = {id(self._state.logs): []}
         with self._random.kept():
-            return self._act(copy.deepcopy(self._env), reply)
+            return self._act(copy.deepcopy(self._env, without_log), reply)
 
     def _let_opponent_play(self) -> None:
         """The opponent's moves, until it is the policy's turn or the end."""
