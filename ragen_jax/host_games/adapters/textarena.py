@@ -41,6 +41,8 @@ from ragen_jax.host_games.common.options import (
 )
 from ragen_jax.host_games.common.splits import check_split
 
+# The policy's side, where the seed chooses it.
+BOTH = "both"
 # The best that a game for one player pays: it is solved, found, or won throughout.
 _SOLVED = 1.0
 
@@ -68,7 +70,7 @@ class TextArenaGame(HostGame):
         *,
         id: str,
         make_kwargs: Mapping[str, Any] | None = None,
-        player: int | None = 0,
+        player: int | str = 0,
         opponent: str | None = None,
         opponent_url: str | None = None,
         opponent_model: str | None = None,
@@ -82,7 +84,8 @@ class TextArenaGame(HostGame):
           split: one of `SPLITS`; training has even seeds, validation odd ones.
           id: of `textarena.make`.
           make_kwargs: further arguments of `textarena.make`.
-          player: the policy's side in games for two: 0, 1, or None: the seed's parity.
+          player: the policy's side in games for two: 0, 1, or "both": that of the
+            seed's parity.
           opponent: in games for two, "random": any legal move; or package.module:name
             of a function that gets all that the game has said to its side in this
             episode and returns a reply. None: "random", or the model at `opponent_url`.
@@ -100,7 +103,7 @@ class TextArenaGame(HostGame):
           ValueError: an option is wrong, or the game cannot be played here.
         """
         check_split(split)
-        check_one_of("player", player, (0, 1, None))
+        check_one_of("player", player, (0, 1, BOTH))
         check_bool("show_rules", show_rules)
         self._split, self._id, self._name = split, id, short_name(id)
         self._kwargs = _check_kwargs(make_kwargs)
@@ -125,7 +128,7 @@ class TextArenaGame(HostGame):
         if game.num_players == 1:
             refuse_given(f"but {id} is for one player; choose another game", **given)
             if player != 0:
-                raise ValueError(f"player is {player}, but {id} is for one; use 0")
+                raise ValueError(f"player is {player!r}, but {id} is for one; use 0")
             return
         self._opponent = build_opponent(id, game, instruction=instruction, **given)
         self.waits = self._opponent.waits
@@ -140,7 +143,7 @@ class TextArenaGame(HostGame):
         """Begin an episode; there are no tasks."""
         refuse_task(task)
         own_seed = spread_seed(self._split, seed)
-        self._player = seed % 2 if self._side is None else self._side
+        self._player = seed % 2 if self._side == BOTH else self._side
         self._news: list[list[tuple]] = [[] for _ in range(self._num_players)]
         self._said, self._num_opponent_invalid = "", 0
         self._random.seed(own_seed)

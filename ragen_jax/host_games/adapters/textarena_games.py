@@ -198,7 +198,6 @@ GAMES: dict[str, Game] = {
     ),
     "GermanWhist": Game(2, _texts(*(f"[play {i}]" for i in range(1, 14)))),
     "Golf": Game(2, _golf),
-    "HighSociety": Game(2, _texts(*(f"[{i}]" for i in range(1, 12)))),
     "IndianPoker": Game(
         2,
         _texts(
@@ -253,7 +252,7 @@ _WORDS = "downloads lists of words with nltk when it is made"
 _MANY = "is for more than two players"
 _FILES = "reads files that the package does not contain"
 _SLOW = "may take minutes to draw a problem"
-_ENDLESS = "does not end, however many replies it cannot read"
+_ENDLESS = "does not always end"
 _TEXT_PAID = "pays a text, not a number, for replies that it cannot read"
 # Folder, or id where only some of a game's ids are meant -> why not.
 REFUSED: dict[str, str] = {
@@ -290,7 +289,7 @@ REFUSED: dict[str, str] = {
     ),
     **dict.fromkeys(("ScorableGames", "UsedCar", "UsedCarNegotiation"), _FILES),
     **dict.fromkeys(("RushHour", "Sudoku-v0-hard", "Sokoban-v0-medium"), _SLOW),
-    **dict.fromkeys(("Poker", "Santorini"), _ENDLESS),
+    **dict.fromkeys(("HighSociety", "Poker", "Santorini"), _ENDLESS),
     **dict.fromkeys(("Countdown", "Cryptarithm", "Slitherlink"), _TEXT_PAID),
     "BabyAiText": "needs the package gym, which Gymnasium has replaced",
     "Klondike": "is not valid Python in textarena 0.7.4",

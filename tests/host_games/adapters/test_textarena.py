@@ -87,7 +87,7 @@ def test_the_second_side_begins_after_the_opponent():
 
 
 def test_sides_alternate_by_seed():
-    game = TextArenaGame(**NIM, player=None)
+    game = TextArenaGame(**NIM, player="both")
     for seed in range(4):
         assert game.reset(seed).text.startswith(f"You are side {seed % 2}.")
 
@@ -138,7 +138,7 @@ def test_arguments_of_the_game():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_opponents_move_legally(seed):
-    game = TextArenaGame(**NIM, player=None)
+    game = TextArenaGame(**NIM, player="both")
     steps = play(game, ["0 1"] * 7, seed)[1:]
     assert steps[-1].terminated
     assert steps[-1].info["opponent_invalid"] == 0
@@ -290,8 +290,11 @@ def test_looking_for_a_legal_move_draws_nothing_from_the_game():
         ({"id": "Sudoku-v0-hard-train"}, "it may take minutes to draw a problem"),
         ({"id": "Mine-v0"}, "it is not among those that have been tried"),
         ({"id": "Tak-v0"}, "moves of Tak-v0 are words that cannot be listed"),
-        (NIM | {"player": 2}, "player is 2; use 0 or 1 or None"),
-        (GUESS | {"player": None}, "player is None, but GuessTheNumber-v0 is for one"),
+        (NIM | {"player": 2}, "player is 2; use 0 or 1 or both"),
+        (
+            GUESS | {"player": "both"},
+            "player is 'both', but GuessTheNumber-v0 is for one",
+        ),
         (GUESS | {"opponent": "random"}, "opponent is 'random' but GuessTheNumber-v0"),
         (NIM | {"opponent": "best"}, "opponent is 'best'; use random or package"),
         (NIM | {"opponent": "no_such:f"}, "but there is no module no_such"),
