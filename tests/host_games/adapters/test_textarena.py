@@ -6,7 +6,9 @@ real ones.
 
 import random
 import re
+import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -15,10 +17,13 @@ from ragen_jax.host_games.adapters import textarena_games
 from ragen_jax.host_games.adapters.textarena import TextArenaGame
 from ragen_jax.host_games.adapters.textarena_opponents import (
     OpponentError,
+    Position,
+    RandomOpponent,
     read_answer,
 )
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.http import HttpError
+from tests import commands
 from tests.host_games.adapters import textarena_stand_in
 from tests.host_games.stub_server import answering
 
@@ -157,6 +162,31 @@ def test_random_moves_come_from_the_seed_and_are_all_of_them():
     assert seen == {
         f"You are side 1.\n[Player 0] [0 {n}]\nleft: {7 - n}" for n in (1, 2)
     }
+
+
+@pytest.mark.parametrize(
+    ("moves", "legal", "expected"),
+    [
+        (["a", "b", "c"], {"b"}, {"b"}),
+        (["a", "b", "c"], {"a", "c"}, {"a", "c"}),
+        (["a", "b"], set(), {"a", "b"}),
+        ([], set(), {""}),
+    ],
+)
+def test_any_legal_move_or_any_at_all(moves, legal, expected):
+    opponent = RandomOpponent(lambda env, shown, draw: moves)
+    opponent.reset(0)
+    position = Position("", "", None, legal.__contains__)
+    assert {opponent.reply(position) for _ in range(60)} == expected
+
+
+def test_allocations_are_complete_and_all_of_them():
+    env = types.SimpleNamespace(field_names=["A", "B", "C"], num_total_units=3)
+    draw = random.Random(0)
+    texts = {textarena_games._blotto(env, "", draw)[0] for _ in range(300)}
+    shares = {tuple(map(int, re.findall(r"\d", text))) for text in texts}
+    assert len(texts) == len(shares) == 10
+    assert all(sum(each) == 3 for each in shares)
 
 
 def test_an_opponent_may_lose_by_nonsense_before_the_first_reply():
@@ -337,6 +367,21 @@ def test_the_package_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "textarena", None)
     with pytest.raises(ImportError, match=r"need the package textarena: .*\[textarena"):
         TextArenaGame(**NIM)
+
+
+def test_nothing_is_imported_unless_it_is_played():
+    code = (
+        "import sys, ragen_jax.host_games.adapters.textarena\n"
+        "print(sorted({'textarena', 'nltk', 'jax'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=commands.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_nothing_is_both_played_and_refused():

@@ -88,6 +88,7 @@ class Pile:
     def step(self, action):
         state, side = self.state, self.state.current_player_id
         state.logs.append(action)
+        self.luck = random.random()
         state.tell(action, ObservationType.PLAYER_ACTION, sender=side)
         if action not in ("[0 1]", "[0 2]") or int(action[3]) > self.left:
             state.refuse(f"{action} is no move.")
