@@ -30,6 +30,7 @@ from ragen_jax.host_games.adapters.common import (
 from ragen_jax.host_games.adapters.textarena_games import find_game
 from ragen_jax.host_games.adapters.textarena_opponents import (
     Opponent,
+    OpponentError,
     Position,
     build_opponent,
 )
@@ -43,6 +44,8 @@ from ragen_jax.host_games.common.splits import check_split
 
 # The policy's side, where the seed chooses it.
 BOTH = "both"
+# In a row: some games go on with a side until it says that it has finished.
+MAX_OPPONENT_MOVES = 200
 # The best that a game for one player pays: it is solved, found, or won throughout.
 _SOLVED = 1.0
 
@@ -223,7 +226,14 @@ class TextArenaGame(HostGame):
 
     def _let_opponent_play(self) -> None:
         """The opponent's moves, until it is the policy's turn or the end."""
+        num_moves = 0
         while not self._state.done and self._state.current_player_id != self._player:
+            num_moves += 1
+            if num_moves > MAX_OPPONENT_MOVES:
+                raise OpponentError(
+                    f"the opponent has moved {MAX_OPPONENT_MOVES} times in a row, and "
+                    f"{self._id} asks it again; use an opponent that ends its turn"
+                )
             told = self._take_news(1 - self._player)
             self._said = f"{self._said}\n{told}" if self._said else told
             position = Position(told, self._said, self._env, self._is_legal)

@@ -125,12 +125,6 @@ def _nim(env, shown, draw):
     return [f"[{i} {n}]" for i, left in piles for n in range(1, left + 1)]
 
 
-def _spite(env, shown, draw):
-    cards = [rank + suit for rank in "A23456789JQK" for suit in "♠♥♦♣"]
-    puts = itertools.product(("play", "discard"), cards, range(4))
-    return ["[draw]", *(f"[{verb} {card} {pile}]" for verb, card, pile in puts)]
-
-
 def _pairs(form: str, first: Iterable, second: Iterable) -> Moves:
     texts = [form.format(a, b) for a, b in itertools.product(first, second)]
     return _texts(*texts)
@@ -236,7 +230,6 @@ GAMES: dict[str, Game] = {
     "SimpleNegotiation": Game(2),
     "SimpleTak": Game(2, _cells(lambda env: env.board_size**2)),
     "Snake": Game(2, _DIRECTIONS),
-    "SpiteAndMalice": Game(2, _spite),
     "Stratego": Game(2, _told),
     "Surround": Game(2, _DIRECTIONS),
     "Tak": Game(2),
@@ -289,7 +282,7 @@ REFUSED: dict[str, str] = {
     ),
     **dict.fromkeys(("ScorableGames", "UsedCar", "UsedCarNegotiation"), _FILES),
     **dict.fromkeys(("RushHour", "Sudoku-v0-hard", "Sokoban-v0-medium"), _SLOW),
-    **dict.fromkeys(("HighSociety", "Poker", "Santorini"), _ENDLESS),
+    **dict.fromkeys(("HighSociety", "Poker", "Santorini", "SpiteAndMalice"), _ENDLESS),
     **dict.fromkeys(("Countdown", "Cryptarithm", "Slitherlink"), _TEXT_PAID),
     "BabyAiText": "needs the package gym, which Gymnasium has replaced",
     "Klondike": "is not valid Python in textarena 0.7.4",

@@ -51,6 +51,10 @@ def says_nonsense(said):
     return "pass"
 
 
+def waits(said):
+    return "[wait]"
+
+
 def says_nothing(said):
     return None
 
@@ -201,6 +205,15 @@ def test_a_scripted_opponent_must_say_something():
     game = TextArenaGame(**NIM, opponent=f"{HERE}:says_nothing")
     game.reset(0)
     with pytest.raises(OpponentError, match="says_nothing returned NoneType"):
+        game.step("0 1")
+
+
+def test_an_opponent_must_end_its_turn():
+    game = TextArenaGame(**NIM, opponent=f"{HERE}:waits")
+    game.reset(0)
+    with pytest.raises(
+        OpponentError, match="moved 200 times in a row, and Nim-v0 asks"
+    ):
         game.step("0 1")
 
 

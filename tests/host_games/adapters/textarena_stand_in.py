@@ -62,7 +62,10 @@ class State:
 
 
 class Pile:
-    """Two sides take one or two of seven; who takes the last wins."""
+    """Two sides take one or two of seven; who takes the last wins.
+
+    A side that waits is asked again.
+    """
 
     def __init__(self, size=7):
         self.size = size
@@ -90,6 +93,8 @@ class Pile:
         state.logs.append(action)
         self.luck = random.random()
         state.tell(action, ObservationType.PLAYER_ACTION, sender=side)
+        if action == "[wait]":
+            return
         if action not in ("[0 1]", "[0 2]") or int(action[3]) > self.left:
             state.refuse(f"{action} is no move.")
             return
