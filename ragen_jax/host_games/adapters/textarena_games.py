@@ -50,18 +50,29 @@ def _cells(size: Callable[[Any], int]) -> Moves:
     return lambda env, shown, draw: [f"[{i}]" for i in range(size(env))]
 
 
-def _steps(form: str, files: str, ranks: str, reach: int) -> Moves:
-    """From a square to another one, at most `reach` files and ranks away."""
+def _steps(
+    form: str, files: str, ranks: str, fits: Callable[[int, int], bool]
+) -> Moves:
+    """From a square to another one, where the files and ranks between them fit."""
+    squares = list(itertools.product(range(len(files)), range(len(ranks))))
+    texts = [
+        form.format(files[f] + ranks[r], files[g] + ranks[s])
+        for (f, r), (g, s) in itertools.permutations(squares, 2)
+        if fits(abs(f - g), abs(r - s))
+    ]
+    return _texts(*texts)
 
-    def moves(env, shown, draw):
-        squares = list(itertools.product(range(len(files)), range(len(ranks))))
-        return [
-            form.format(files[f] + ranks[r], files[g] + ranks[s])
-            for (f, r), (g, s) in itertools.permutations(squares, 2)
-            if max(abs(f - g), abs(r - s)) <= reach
-        ]
 
-    return moves
+def _is_near(across: int, along: int) -> bool:
+    return max(across, along) <= 2
+
+
+def _is_knights(across: int, along: int) -> bool:
+    return {across, along} == {1, 2}
+
+
+def _is_straight(across: int, along: int) -> bool:
+    return across == along or 0 in (across, along)
 
 
 def _breakthrough(env, shown, draw):
@@ -164,13 +175,12 @@ GAMES: dict[str, Game] = {
             "Set",
             "Sokoban",
             "Sudoku",
-            "ThreeCardMonte",
             "TowerOfHanoi",
             "UltimateTexasHoldem",
         ),
         Game(1),
     ),
-    "Alquerque": Game(2, _steps("[{} {}]", "abcde", "12345", reach=2)),
+    "Alquerque": Game(2, _steps("[{} {}]", "abcde", "12345", _is_near)),
     "Battleship": Game(2, _squares_of("[{}{}]", "grid_size", _ALPHABET)),
     "Breakthrough": Game(2, _breakthrough),
     "Briscola": Game(2, _texts("[play 1]", "[play 2]", "[play 3]")),
@@ -186,7 +196,7 @@ GAMES: dict[str, Game] = {
     "ConnectFour": Game(
         2, lambda env, shown, draw: [f"[col {i}]" for i in range(env.num_cols)]
     ),
-    "Crusade": Game(2, _steps("[{} {}]", "abcdefgh", "12345678", reach=2)),
+    "Crusade": Game(2, _steps("[{} {}]", "abcdefgh", "12345678", _is_knights)),
     "GameOfPureStrategy": Game(
         2, _texts(*(f"[{card}]" for card in ("a", *range(2, 11), "j", "q", "k")))
     ),
@@ -216,7 +226,7 @@ GAMES: dict[str, Game] = {
     ),
     "KuhnPoker": Game(2, _texts("[check]", "[bet]", "[call]", "[fold]")),
     "LiarsDice": Game(2, _liars_dice),
-    "LinesOfAction": Game(2, _steps("[{}{}]", "abcdefgh", "12345678", reach=7)),
+    "LinesOfAction": Game(2, _steps("[{}{}]", "abcdefgh", "12345678", _is_straight)),
     "MemoryGame": Game(2, _memory),
     "NewRecruit": Game(2),
     "Nim": Game(2, _nim),
@@ -283,7 +293,9 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("ScorableGames", "UsedCar", "UsedCarNegotiation"), _FILES),
     **dict.fromkeys(("RushHour", "Sudoku-v0-hard", "Sokoban-v0-medium"), _SLOW),
     **dict.fromkeys(("HighSociety", "Poker", "Santorini", "SpiteAndMalice"), _ENDLESS),
-    **dict.fromkeys(("Countdown", "Cryptarithm", "Slitherlink"), _TEXT_PAID),
+    **dict.fromkeys(
+        ("Countdown", "Cryptarithm", "Slitherlink", "ThreeCardMonte"), _TEXT_PAID
+    ),
     "BabyAiText": "needs the package gym, which Gymnasium has replaced",
     "Klondike": "is not valid Python in textarena 0.7.4",
 }

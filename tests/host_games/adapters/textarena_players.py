@@ -60,12 +60,12 @@ def choose(game, shown, draw):
         return next(filter(game._is_legal, texts), "[0]")
 
 
-def play(game, seed, replies=None):
+def play(game, seed, replies=None, most=MAX_REPLIES):
     """What an episode showed and paid, the last step at the end."""
     draw = random.Random(seed)
     shown = game.reset(seed).text
     seen, rules = [shown], shown
-    for i in range(MAX_REPLIES):
+    for i in range(most):
         told = shown if "[" in shown else rules
         reply = (
             choose(game, told, draw) if replies is None else replies[i % len(replies)]
@@ -82,7 +82,7 @@ def digest(id):
     """Of two episodes with random replies and two with hostile ones."""
     sides = [0, 1] if GAMES[folder_of(id)].num_players == 2 else [0, 0]
     seen = [
-        play(make(id, player=side), seed + side, replies)[0][:20]
+        play(make(id, player=side), seed + side, replies, most=15)[0]
         for seed, replies in enumerate((None, HOSTILE))
         for side in sides
     ]
