@@ -20,6 +20,8 @@ WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
 GYMNASIUM = ["gymnasium>=1.0,<2"]
 # Data sets of questions; the adapter names some of this version's, which it refuses.
 REASONING_GYM = ["reasoning-gym==0.1.25"]
+# Games of TextArena; the table of those that can be played is of this version.
+TEXTARENA = ["textarena>=0.7.4,<0.8"]
 # OpenEnv's protocol, both ways.
 SERVE = ["websockets>=15,<18"]
 # Where metrics go besides the run folder (`logging.sinks`).
@@ -70,6 +72,7 @@ setup(
         "serve": SERVE,
         "gymnasium": GYMNASIUM,
         "reasoning-gym": REASONING_GYM,
+        "textarena": TEXTARENA,
         "wandb": WANDB,
         "mlflow": MLFLOW,
         "dev": [

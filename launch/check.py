@@ -2,7 +2,7 @@
 
 python -m launch.check my_games:Walk
 python -m launch.check my_games:Riddle    # a host game, docs/host_games.md
-python -m launch.check gymnasium:CliffWalking-v1
+python -m launch.check textarena:Nim-v0   # another library's, by its adapter
 python -m launch.check my_algorithms:my_estimator strength=0.5
 python -m launch.check my_metrics:MySink
 python -m launch.check sokoban --kind=environment
@@ -67,8 +67,8 @@ def main(words: list[str]) -> int:
         from ragen_jax.registry.functions import is_reference, load_reference
         from ragen_jax.runs.sinks.base import Sink
 
-        prefix, _, _ = name.partition(":")
-        if prefix in ADAPTERS:
+        prefix, _, rest = name.partition(":")
+        if rest and prefix in ADAPTERS:
             subject = load_reference(ADAPTERS[prefix][0])
         elif is_reference(name):
             subject = load_reference(name)
@@ -79,7 +79,8 @@ def main(words: list[str]) -> int:
         else:
             raise ValueError(
                 f"{name} is neither package.module:Name nor one of "
-                f"{', '.join((*envs.ENVIRONMENTS, *HOST_GAMES))}"
+                f"{', '.join((*envs.ENVIRONMENTS, *HOST_GAMES))}, nor begins with "
+                f"{' or '.join(f'{prefix}:' for prefix in ADAPTERS)}"
             )
     is_environment = inspect.isclass(subject) or _KIND.value == "environment"
     look = _environment if is_environment else _function

@@ -20,5 +20,6 @@ ADAPTERS = {
         "ragen_jax.host_games.adapters.reasoning_gym:ReasoningGym",
         "data_set",
     ),
+    "textarena": ("ragen_jax.host_games.adapters.textarena:TextArenaGame", "id"),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),
 }

@@ -63,6 +63,15 @@ def test_the_games_keep_the_contract(name, capsys):
     assert sum(line.startswith("ok ") for line in lines) == len(contract.CHECKS)
 
 
+def test_games_of_adapters_are_checked_by_their_name(monkeypatch, capsys):
+    name = "ragen:tests.host_games.adapters.ragen_environments:SumEnv"
+    monkeypatch.setattr(contract, "CHECKS", (contract.any_reply_is_answered,))
+    assert check.main([name]) == 0
+    assert f"{name} keeps the contract" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="nor begins with openenv: or"):
+        check.main(["ragen:"])
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_every_fault_is_found_and_said(name):
     which, words = FAULTS[name]

@@ -1,0 +1,229 @@
+"""Who plays against the policy in TextArena's games for two.
+
+In: what the game has said to the opponent's side. Out: a reply, as the policy would
+give one. Random legal moves, a function of the user's, or a model behind an API.
+
+A legal move is one that a copy of the game does not refuse, so that the rules are
+TextArena's alone.
+"""
+
+import abc
+import dataclasses
+import importlib
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ragen_jax.host_games.adapters.textarena_games import Game, Moves
+from ragen_jax.host_games.common.http import check_url, post_json
+from ragen_jax.host_games.common.options import check_number, refuse_given
+
+RANDOM = "random"
+# Of a model that has to answer.
+OPPONENT_SECONDS = 30.0
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+
+
+class OpponentError(RuntimeError):
+    """An opponent has given no reply; the message says how."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """What an opponent knows when it has to reply.
+
+    Attributes:
+      told: by the game to its side since its last reply.
+      said: by the game to its side in this episode, `told` at the end.
+      env: the game itself; only those that play at random look into it.
+      is_legal: whether a copy of the game takes a reply.
+    """
+
+    told: str
+    said: str
+    env: Any
+    is_legal: Callable[[str], bool]
+
+
+class Opponent(abc.ABC):
+    """Replies for the other side.
+
+    Attributes:
+      waits: for another machine.
+      max_reply_seconds: after which it has failed to reply; None: no limit.
+    """
+
+    waits = False
+    max_reply_seconds: float | None = None
+
+    @abc.abstractmethod
+    def reset(self, seed: int) -> None:
+        """Begin an episode."""
+
+    @abc.abstractmethod
+    def reply(self, position: Position) -> str:
+        """What it says to the game."""
+
+
+class RandomOpponent(Opponent):
+    """Any legal move, each as probable as any other.
+
+    Where no move is legal it gives one that is not: the game decides what that means.
+    """
+
+    def __init__(self, moves: Moves):
+        self._moves = moves
+
+    def reset(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+
+    def reply(self, position: Position) -> str:
+        # The first legal one of an order that is drawn.
+        moves = list(self._moves(position.env, position.told, self._draw))
+        self._draw.shuffle(moves)
+        return next(filter(position.is_legal, moves), moves[0] if moves else "")
+
+
+class ScriptedOpponent(Opponent):
+    """A function of the user's: all that was said to its side in, a reply out."""
+
+    def __init__(self, reference: str):
+        self._reference, self._function = reference, _load_function(reference)
+
+    def reset(self, seed: int) -> None:
+        """The function remembers nothing: all it needs is in what was said."""
+
+    def reply(self, position: Position) -> str:
+        reply = self._function(position.said)
+        if not isinstance(reply, str):
+            raise OpponentError(
+                f"opponent {self._reference} returned {type(reply).__name__}; it must "
+                "return a text"
+            )
+        return reply
+
+
+class ModelOpponent(Opponent):
+    """A model behind an API like OpenAI's.
+
+    It gets the instruction, then what the game says, in turn with its own replies. Its
+    move is the text between the last tags of an answer, else all that follows its
+    thoughts. The seed of the episode is sent: whether the same one gives the same
+    replies is the server's business.
+    """
+
+    waits = True
+
+    def __init__(self, url: str, model: str, *, instruction: str, seconds: float):
+        """Notes where the model is; nothing is sent before its first turn.
+
+        Args:
+          url: without /chat/completions.
+          model: its name there.
+          instruction: said before everything.
+          seconds: in which it must answer.
+        """
+        check_url("opponent_url", url)
+        check_number("opponent_seconds", seconds, above=0)
+        self._url = url.rstrip("/") + "/chat/completions"
+        self._model, self.max_reply_seconds = model, seconds
+        self._instruction = (
+            f"{instruction}\nWrite your reply to the game between <answer> and "
+            "</answer>."
+        )
+
+    def reset(self, seed: int) -> None:
+        self._seed = seed
+        self._messages = [{"role": "system", "content": self._instruction}]
+
+    def reply(self, position: Position) -> str:
+        self._messages.append({"role": "user", "content": position.told})
+        answer = post_json(
+            self._url,
+            {"model": self._model, "messages": self._messages, "seed": self._seed},
+            timeout_seconds=self.max_reply_seconds,
+        )
+        try:
+            text = answer["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise OpponentError(
+                f"{self._url} answered {str(answer)[:80]}, which is not a chat "
+                "completion; check that opponent_url is right"
+            ) from error
+        if not isinstance(text, str):
+            raise OpponentError(
+                f"{self._url} answered with {type(text).__name__} for a text; use a "
+                "model that replies with text"
+            )
+        self._messages.append({"role": "assistant", "content": text})
+        return read_answer(text)
+
+
+def read_answer(text: str) -> str:
+    """What a model's reply says to the game."""
+    said = text.rpartition("</think>")[2]
+    answers = _ANSWER.findall(said)
+    return (answers[-1] if answers else said).strip()
+
+
+def build_opponent(
+    id: str,
+    game: Game,
+    *,
+    opponent: str | None,
+    opponent_url: str | None,
+    opponent_model: str | None,
+    opponent_seconds: float | None,
+    instruction: str,
+) -> Opponent:
+    """The opponent that the options of `TextArenaGame` describe.
+
+    Raises:
+      ValueError: they contradict each other, or the game has no random moves.
+    """
+    if opponent_url is not None:
+        refuse_given("beside opponent_url; give one of them", opponent=opponent)
+        if not isinstance(opponent_model, str) or not opponent_model:
+            raise ValueError(
+                f"opponent_model is {opponent_model!r}; give the name that the model "
+                "has at opponent_url"
+            )
+        seconds = OPPONENT_SECONDS if opponent_seconds is None else opponent_seconds
+        return ModelOpponent(
+            opponent_url, opponent_model, instruction=instruction, seconds=seconds
+        )
+    refuse_given(
+        "without opponent_url; give the address of its API",
+        opponent_model=opponent_model,
+        opponent_seconds=opponent_seconds,
+    )
+    if opponent is not None and opponent != RANDOM:
+        return ScriptedOpponent(opponent)
+    if game.moves is None:
+        raise ValueError(
+            f"opponent is {RANDOM!r}, but moves of {id} are words that cannot be "
+            "listed; use package.module:function, or opponent_url and opponent_model"
+        )
+    return RandomOpponent(game.moves)
+
+
+def _load_function(reference: object) -> Callable[[str], str]:
+    module_name, _, name = str(reference).partition(":")
+    if not module_name or not name.isidentifier():
+        raise ValueError(
+            f"opponent is {reference!r}; use {RANDOM} or package.module:function"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"opponent is {reference!r}, but there is no module {error.name}; install "
+            "it, or start in the folder that has it"
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(
+            f"opponent is {reference!r}, but {module_name} has no function {name}"
+        )
+    return function
