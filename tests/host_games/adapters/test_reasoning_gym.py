@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from configs import base
-from launch import check
 from ragen_jax.host_games import contract
 from ragen_jax.host_games.adapters import reasoning_gym
 from ragen_jax.host_games.adapters.reasoning_gym import (
@@ -29,7 +28,7 @@ factory = importlib.import_module("reasoning_gym.factory")
 # What a data set needs to be played at all.
 OPTIONS = {"composite": {"datasets": [{"name": "chain_sum"}, {"name": "leg_counting"}]}}
 # Whose questions have several right answers, one of which may be that of another one.
-OPEN = ("jugs", "n_queens", "propositional_logic", "sokoban")
+OPEN = ("graph_color", "jugs", "n_queens", "propositional_logic", "sokoban")
 # Whose questions take 0.05 to 0.5 s each: fewer are drawn.
 SLOW = (
     "codeio",
@@ -41,6 +40,8 @@ SLOW = (
 )
 # The fast tests play these: numbers, words, formulas, draws from the global generator.
 HANDFUL = ("chain_sum", "list_functions", "propositional_logic", "spell_backward")
+# Of these kinds the slow tests play some in processes of their own.
+UNLIKE = ("arc_1d", "codeio", "countdown", "futoshiki", "rush_hour", "word_ladder")
 PLAYED = sorted(set(factory.DATASETS) - set(REFUSED))
 ALL = [
     pytest.param(name, marks=[] if name in HANDFUL else pytest.mark.slow)
@@ -73,7 +74,7 @@ def test_all_but_the_refused_ones_are_played():
 
 @pytest.mark.parametrize("name", ALL)
 def test_splits_have_different_questions(name):
-    num_seeds = 8 if name in SLOW else 200
+    num_seeds = 6 if name in SLOW else 40
     shown = {}
     for split in SPLITS:
         game = make(name, split)
@@ -86,10 +87,11 @@ def test_splits_have_different_questions(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_its_answers_win_and_those_of_others_lose(name):
-    game = make(name, VALIDATION)
+    # A formula may take SymPy long on a busy machine.
+    game = make(name, VALIDATION, score_seconds=60)
     assert game.is_solvable == (name not in UNANSWERED)
     before = None
-    for seed in range(8 if name in SLOW else 40):
+    for seed in range(6 if name in SLOW else 20):
         game.reset(seed)
         if name in UNANSWERED:
             assert game.solution() == ()
@@ -119,6 +121,17 @@ def test_no_reply_is_run(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_any_reply_is_answered(name):
+    game = make(name)
+    for seed, reply in enumerate(contract.HOSTILE):
+        game.reset(seed)
+        step = game.step(reply)
+        assert step.terminated
+        assert not step.info["success"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*HANDFUL, *UNLIKE])
 def test_workers_repeat_it_whatever_the_reply(name):
     """One of the contract's hostile replies in every row, in two processes."""
     played = subject(name)
@@ -133,7 +146,7 @@ def test_workers_repeat_it_whatever_the_reply(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*HANDFUL, "rush_hour", "composite"])
+@pytest.mark.parametrize("name", ["chain_sum", "rush_hour", "composite"])
 def test_the_contract_is_kept(name):
     played = subject(name)
     for rule in contract.CHECKS:
@@ -141,14 +154,10 @@ def test_the_contract_is_kept(name):
 
 
 @pytest.mark.slow
-def test_the_command_checks_it(capsys):
-    assert check.main(["reasoning_gym:chain_sum", "level=0"]) == 0
-    assert "reasoning_gym:chain_sum keeps the contract" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(set(factory.CURRICULA) - set(REFUSED) - {"knight_swap"})
+    # Sokoban draws its first level for a minute.
+    "name",
+    sorted(set(factory.CURRICULA) - set(REFUSED) - {"knight_swap", "sokoban"}),
 )
 def test_the_easiest_level_is_played(name):
     for split in SPLITS:
