@@ -242,7 +242,7 @@ def _draw(name: str, settings: str, split: str, seed: int) -> Mapping[str, Any]:
 
 
 def _is_left_out(item: Mapping[str, Any], question: str) -> bool:
-    """The answer differs from day to day, or is an integral that SymPy left standing."""
+    """Its answer changes with the day, or is an integral that SymPy did not solve."""
     if _source(item) == "codeio":
         return _CLOCK.search(question) is not None
     return "Integral(" in str(item["answer"])

@@ -4,6 +4,10 @@ import concurrent.futures
 import json
 import os
 import random
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -116,8 +120,6 @@ def _text(task, client, reply):
 
 def _many_streams(task, client, reply):
     """A hundred connections that say nothing, left open."""
-    import socket
-
     host, port = client.base_url.split("/")[2].split(":")
     for _ in range(100):
         task.options.setdefault("kept", []).append(
@@ -175,3 +177,69 @@ def never_calls(task, client):
 
 def expert(task, call):
     return f"as {len(call.messages)}"
+
+
+def _child(task, client, reply):
+    """Leaves a process behind, in a session of its own."""
+    subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
+    return 1.0
+
+
+def _break_off(task, client, reply):
+    """A client that is killed in the middle of a call."""
+    host, port = client.base_url.split("/")[2].split(":")
+    with socket.create_connection((host, int(port))) as gone:
+        gone.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 999\r\n\r\n{"
+        )
+    return 1.0
+
+
+def _garbage(task, client, reply):
+    """Bytes that are no request, and then a sound one."""
+    host, port = client.base_url.split("/")[2].split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(bytes(range(256)) * 20)
+    ask(client, [question(task)])
+    return 1.0
+
+
+def _bad_call(task, client, reply):
+    """A call that is refused, and not caught."""
+    ask(client, [{"role": "nobody", "content": 3}])
+
+
+def _memory(task, client, reply):
+    raise MemoryError
+
+
+def _late(task, client, reply):
+    """Two calls at once, the second of which nobody waits for."""
+    threading.Thread(
+        target=lambda: ask(client, [question(task), user("late")]), daemon=True
+    ).start()
+    return 1.0
+
+
+FAULTS |= {
+    "child": _child,
+    "break off": _break_off,
+    "garbage": _garbage,
+    "bad call": _bad_call,
+    "memory": _memory,
+    "late": _late,
+    "signal": lambda task, client, reply: os.kill(os.getpid(), signal.SIGKILL),
+    "closed output": lambda task, client, reply: os.close(1),
+    "no judge": lambda task, client, reply: None,
+    "huge": lambda task, client, reply: 1e300,
+    "result": lambda task, client, reply: Result(1.0, metrics={"x": "text"}),
+}
+
+
+def chaos(task, client):
+    """One fault of every kind after the other, by the seed."""
+    kinds = sorted(FAULTS.keys() - {"hang"})
+    reply = ask(client, [question(task)])
+    return FAULTS[kinds[task.seed % len(kinds)]](task, client, reply)

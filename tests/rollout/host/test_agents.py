@@ -1,6 +1,8 @@
 """Agents played by a policy: whatever programs do, rows have what was sampled."""
 
+import contextlib
 import functools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ SIZES = {"episode_tokens": 600, "context_tokens": 300, "max_segments": 5}
 def agent(name, *, step_seconds=20.0, sizes=(), kwargs=(), num_workers=None, **options):
     kwargs = {"options": options, **dict(kwargs)}
     settings = SETTINGS | SIZES | dict(sizes) | {"step_seconds": step_seconds}
-    settings["num_workers"] = num_workers
+    settings |= {"num_workers": num_workers, "max_failed_fraction": max_failed}
     return make_host_game(
         f"agent:tests.host_games.agent.programs:{name}", kwargs, **settings
     )
@@ -250,3 +252,28 @@ def test_wrappers_do_not_fit_whole_calls():
             {},
             **SETTINGS | SIZES | {"wrappers": (("split", 2),)},
         )
+
+
+def descendants():
+    """Processes that name this one's workers in their environment."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"RAGEN_JAX_CHILD_" in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return set(found)
+
+
+@pytest.mark.slow
+def test_300_faults_end_no_rollout_and_leave_no_process():
+    """Every kind of `programs.FAULTS` but one that hangs, again and again."""
+    before = descendants()
+    env = agent("chaos", step_seconds=10.0, num_workers=16, max_failed=0.99)
+    trajectory = collect(env, 300, 1)
+    assert trajectory.turns.played[:, 0].all()
+    assert 60 < trajectory.success.sum() < 240
+    # What failed is not trained on, and all else is.
+    kept = trajectory.loss_mask.any(axis=1)
+    assert kept[trajectory.success].all()
+    assert not kept.all()
+    assert descendants() <= before
