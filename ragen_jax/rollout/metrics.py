@@ -311,7 +311,8 @@ GAME_METRIC = Metric(
     "{split}/{env}/game_{number}",
     "a number that a host game reports (`HostGame.metrics`), such as the F1 of an "
     "answer: its last value in an episode, mean over the episodes that have one and "
-    "did not fail",
+    "did not fail; of an agent also `game_segments`, its dialogues, and "
+    "`game_reread_tokens`, those that were read again",
     section="play",
 )
 

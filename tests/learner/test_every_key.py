@@ -105,6 +105,9 @@ ELSEWHERE = {
         "env.host host.max_observation_tokens host.num_widths host.wrappers "
         "host.num_workers rollout.max_failed_fraction"
     ),
+    "tests/rollout/host/test_calls.py": (
+        "host.episode_tokens host.context_tokens host.max_segments"
+    ),
     "tests/host_games/workers/test_pool.py": (
         "host.start_seconds host.step_seconds host.max_worker_bytes"
     ),

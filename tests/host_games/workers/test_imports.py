@@ -14,7 +14,8 @@ import ragen_jax.host_games.workers.worker
 for reference in sys.argv[2:]:
     module, name = reference.split(":")
     make = getattr(importlib.import_module(module), name)
-    if module.startswith("ragen_jax.host_games.") and ".adapters." not in module:
+    is_adapter = ".adapters." in module or ".agent." in module
+    if module.startswith("ragen_jax.host_games.") and not is_adapter:
         make(split="training").close()
     print(reference, *sorted(set(sys.modules) & set(sys.argv[1].split())))
 """

@@ -418,7 +418,7 @@ def test_wrappers_are_around_the_games_of_workers():
 def test_environments_of_other_packages_by_their_names():
     game = make_host_game("gymnasium:FrozenLake-v1", {}, **SETTINGS)
     assert game.name == "FrozenLake-v1"
-    names = "openenv:NAME, gymnasium:NAME, ragen:NAME for those of other packages"
+    names = "gymnasium:NAME, reasoning_gym:NAME, textarena:NAME, ragen:NAME for those"
     with pytest.raises(ValueError, match=names):
         make_host_game("gymnasum:FrozenLake-v1", {}, **SETTINGS)
 
