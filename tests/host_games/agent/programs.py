@@ -243,3 +243,17 @@ def chaos(task, client):
     kinds = sorted(FAULTS.keys() - {"hang"})
     reply = ask(client, [question(task)])
     return FAULTS[kinds[task.seed % len(kinds)]](task, client, reply)
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
+
+
+def with_tools(task, client):
+    """Offers a tool; right if it is called once and its answer comes back."""
+    messages = [question(task)]
+    reply = ask(client, messages, tools=[TOOL], max_tokens=7, stop=["#"])
+    if "tool_calls" not in reply:
+        return 0.0
+    (call,) = reply["tool_calls"]
+    told = {"role": "tool", "tool_call_id": call["id"], "content": "42"}
+    return float(ask(client, [*messages, reply, told])["content"] == "42")

@@ -28,7 +28,16 @@ SIZES = {"episode_tokens": 600, "context_tokens": 300, "max_segments": 5}
 
 
 @functools.cache
-def agent(name, *, step_seconds=20.0, sizes=(), kwargs=(), num_workers=None, **options):
+def agent(
+    name,
+    *,
+    step_seconds=20.0,
+    sizes=(),
+    kwargs=(),
+    num_workers=None,
+    max_failed=0.9,
+    **options,
+):
     kwargs = {"options": options, **dict(kwargs)}
     settings = SETTINGS | SIZES | dict(sizes) | {"step_seconds": step_seconds}
     settings |= {"num_workers": num_workers, "max_failed_fraction": max_failed}
