@@ -305,7 +305,8 @@ class RolloutLoop:
                 tokens[i, turn, : len(whole)] = whole
                 lengths[i, turn], starts[i, turn] = len(whole), len(window.ids)
                 self.window_texts[i, turn] = window.text
-        of_turn = np.broadcast_to(np.arange(starts.shape[1]), starts.shape)
+        of_turn = np.arange(starts.shape[1], dtype=np.int32)
+        of_turn = np.broadcast_to(of_turn, starts.shape)
         return Windows(
             tokens=tokens, lengths=lengths, reply_start=starts, of_turn=of_turn
         )

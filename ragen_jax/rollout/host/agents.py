@@ -147,11 +147,14 @@ class AgentRow:
         asked = _number_of(prompt.ids)
         nth = self._counts[asked] = self._counts.get(asked, -1) + 1
         key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
-        # What a row holds depends on which call came first.
-        how = {"is_alone": self._is_parallel}
-        sampling = Sampling(key, self._temperature)
-        asked = row, prompt.ids, prompt.limit, sampling
-        sampled, num_read = await player.reply(*asked, **how)
+        sampled, num_read = await player.reply(
+            row,
+            prompt.ids,
+            prompt.limit,
+            Sampling(key, self._temperature),
+            # What a row holds depends on which call came first.
+            is_alone=self._is_parallel,
+        )
         answer = self.episode.answer(call, prompt, sampled, num_read)
         return json.dumps(answer.to_json())
 
@@ -191,7 +194,7 @@ class AgentCollector:
       env, env_params: the game.
       policy, mesh, num_groups, group_size, rules: as of `make_collect`.
       tokenizer: of the policy.
-      dialogue: of the task, for its sizes.
+      limits: of an episode.
       temperature, top_k, top_p: see `sampling.sample`.
       decoding: see `make_decoding`.
     """

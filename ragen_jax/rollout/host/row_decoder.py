@@ -193,7 +193,7 @@ class RowPrograms:
         some = read_in_chunks(self._policy, params, some, *how)
 
         def put(x: Array, new: Array) -> Array:
-            return x.at[rows].set(new, mode="drop", unique_indices=False)
+            return x.at[rows].set(new, mode="drop")
 
         return writing.replace(
             context=jax.tree.map(put, writing.context, some),
