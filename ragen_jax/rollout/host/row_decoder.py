@@ -357,16 +357,19 @@ class RowDecoder:
                     reply.set_result(written)
 
     def _next(self) -> dict[int, _Waiting]:
-        """Rows that join next, by their places: as many on each device as it reads."""
+        """Rows that join next, by their places in the pass that reads their prompts.
+
+        A row's place is always the same: a product of matrices may round the rows of
+        its last block otherwise than the others.
+        """
         programs, some, others = self._programs, {}, []
-        counts = [0] * programs.num_devices
         for x in self._waiting:
-            device = x.row // programs.device_rows
-            if counts[device] == programs.num_read:
+            device, row = divmod(x.row, programs.device_rows)
+            place = device * programs.num_read + row % programs.num_read
+            if place in some:
                 others.append(x)
             else:
-                some[device * programs.num_read + counts[device]] = x
-                counts[device] += 1
+                some[place] = x
         self._waiting = others
         return some
 
@@ -398,7 +401,8 @@ class RowDecoder:
         if not done:
             return {}
         on_host = (now.tokens, now.log_probs, now.lengths, now.is_stopped)
-        tokens, log_probs, lengths, is_stopped = map(np.asarray, on_host)
+        # Copies: the next chunk takes the arrays' memory.
+        tokens, log_probs, lengths, is_stopped = map(np.array, on_host)
         return {
             row: SampledTokens(
                 tokens[row, : lengths[row]],
