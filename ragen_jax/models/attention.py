@@ -159,16 +159,22 @@ def attend_cached(
     keys: Float[Array, "B J F S"],
     values: Float[Array, "B J S F"],
     limits: Int[Array, "B Q"],
+    *,
+    reads_all: bool = False,
 ) -> Float[Array, "B Q H F"]:
-    """Attention over the slots up to each query's limit; not for gradients."""
+    """Attention over the slots up to each query's limit; not for gradients.
+
+    `reads_all`: see `KVCache`.
+    """
     queries = _by_kv_head(queries, keys)
 
     def everything(queries, keys, values, limits):
         is_seen = _is_seen(limits, keys.shape[-1])
         return attend_many(queries, keys, values, is_seen)
 
+    on_cpu = everything if reads_all else attend_live
     mixed = jax.lax.platform_dependent(
-        queries, keys, values, limits, cpu=attend_live, default=everything
+        queries, keys, values, limits, cpu=on_cpu, default=everything
     )
     return mixed.reshape(*limits.shape, -1, keys.shape[2])
 

@@ -179,7 +179,8 @@ class Attention(nnx.Module):
 
     def _attend_cached(self, queries, cache: LayerCache, positions):
         if cache.slots_last:
-            return attend_cached(queries, cache.keys, cache.values, positions)
+            arrays = cache.keys, cache.values, positions
+            return attend_cached(queries, *arrays, reads_all=cache.reads_all)
         return attend_message(queries, cache, positions)
 
     def decode(

@@ -24,6 +24,7 @@ class LayerCache:
     keys: Array
     values: Float[Array, "B J S F"]
     slots_last: bool = struct.field(pytree_node=False, default=True)
+    reads_all: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def keys_by_column(self) -> Float[Array, "B J F S"]:
@@ -44,11 +45,14 @@ class KVCache:
       keys: per layer, rotated keys, slots last or as values are stored.
       values: per layer.
       slots_last: of the keys. If not, `kernels/decode` attends for single tokens.
+      reads_all: attention of a CPU reads every slot, and not as many as the longest row
+        has filled: a row's sums then do not depend on the others' lengths.
     """
 
     keys: tuple[Array, ...]
     values: tuple[Float[Array, "B J S F"], ...]
     slots_last: bool = struct.field(pytree_node=False, default=True)
+    reads_all: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def num_slots(self) -> int:
@@ -56,7 +60,8 @@ class KVCache:
         return self.values[0].shape[2]
 
     def layer(self, i: int) -> LayerCache:
-        return LayerCache(self.keys[i], self.values[i], self.slots_last)
+        how = self.slots_last, self.reads_all
+        return LayerCache(self.keys[i], self.values[i], *how)
 
     def with_layers(self, layers: Sequence[LayerCache]) -> "KVCache":
         keys = tuple(layer.keys for layer in layers)

@@ -1,5 +1,7 @@
 """Attention over live slots against attention over all of them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -193,3 +195,32 @@ def test_the_librarys_attention_gets_a_devices_rows_and_heads_where_copies_compu
     # Padded to eight tokens.
     assert shapes[0] == [(8, 8, H, F), (8, 8, J, F), (8, 8, J, F)]
     assert shapes[-1] == [(2, 8, H // 2, F), (2, 8, J // 2, F), (2, 8, J // 2, F)]
+
+
+def test_a_row_s_sums_do_not_depend_on_the_longest_row():
+    """Where the cache says so: else as many slots are read as that row has filled."""
+    random = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.asarray(random.normal(size=shape), jnp.float32)
+
+    queries = draw(2, 1, 4, 32)
+    keys, values = draw(2, 2, 32, 300), draw(2, 2, 300, 32)
+
+    @functools.partial(jax.jit, static_argnames="reads_all")
+    def of_first_row(longest, reads_all):
+        limits = jnp.array([[40], [0]]).at[1, 0].set(longest)
+        found = attention.attend_cached(
+            queries, keys, values, limits, reads_all=reads_all
+        )
+        return found[0]
+
+    alone, beside = (of_first_row(x, reads_all=True) for x in (40, 290))
+    np.testing.assert_array_equal(alone, beside)
+    np.testing.assert_allclose(alone, of_first_row(40, reads_all=False), atol=1e-6)
+    # Programs that choose among numbers of slots have branches for each.
+    texts = [
+        of_first_row.lower(40, reads_all=x).as_text().count("stablehlo.dot_general")
+        for x in (True, False)
+    ]
+    assert texts[0] < texts[1]

@@ -166,9 +166,11 @@ class RowPrograms:
         dtype, layout = self._policy.dtype, {"slots_last": not decoding.has_kernel}
         no, shape = jnp.zeros(num_rows, bool), (num_rows, self._num_tokens)
         zeros = jnp.zeros(num_rows, jnp.int32)
+        cache = init_cache(config, num_rows, self._slots, dtype, **layout)
         return Writing(
             context=Context(
-                init_cache(config, num_rows, self._slots, dtype, **layout),
+                # Other rows come and go: none may change a row's sums.
+                cache.replace(reads_all=True),
                 jnp.zeros((num_rows, config.hidden_size), dtype),
             ),
             starts=zeros,
