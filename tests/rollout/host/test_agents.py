@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import pathlib
+import uuid
 
 import jax
 import jax.numpy as jnp
@@ -263,20 +264,22 @@ def test_wrappers_do_not_fit_whole_calls():
         )
 
 
-def descendants():
-    """Processes that name this one's workers in their environment."""
-    found = []
+def processes_with(mark):
+    """Whose environment has a mark: those that a test has started, and theirs."""
+    found = set()
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"RAGEN_JAX_CHILD_" in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return set(found)
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+    return found
 
 
 @pytest.mark.slow
-def test_300_faults_end_no_rollout_and_leave_no_process():
+def test_300_faults_end_no_rollout_and_leave_no_process(monkeypatch):
     """Every kind of `programs.FAULTS` but one that hangs, again and again."""
-    before = descendants()
+    # Other tests may run beside this one.
+    mark = f"AGENTS_OF_{uuid.uuid4().hex}"
+    monkeypatch.setenv(mark, "1")
     env = agent("chaos", step_seconds=10.0, num_workers=16, max_failed=0.99)
     trajectory = collect(env, 300, 1)
     assert trajectory.turns.played[:, 0].all()
@@ -285,4 +288,4 @@ def test_300_faults_end_no_rollout_and_leave_no_process():
     kept = trajectory.loss_mask.any(axis=1)
     assert kept[trajectory.success].all()
     assert not kept.all()
-    assert descendants() <= before
+    assert not processes_with(mark)
