@@ -190,7 +190,7 @@ def _worlds(leaves: Leaves) -> Iterator[str]:
             if host.startswith("agent:") and leaves[key]:
                 yield (
                     f"{key} = {leaves[key]}, but {host} is demonstrated by its expert, "
-                    "who makes his own mistakes: set it to 0"
+                    "which makes its own mistakes: set it to 0"
                 )
         for key in leaves:
             if key.startswith(f"{game}.planning_params."):

@@ -9,7 +9,6 @@ TextArena's alone.
 
 import abc
 import dataclasses
-import importlib
 import random
 import re
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 from ragen_jax.host_games.adapters.textarena_games import Game, Moves
 from ragen_jax.host_games.common.http import check_url, post_json
 from ragen_jax.host_games.common.options import check_number, refuse_given
+from ragen_jax.host_games.common.references import load_function
 
 RANDOM = "random"
 # Of a model that has to answer.
@@ -89,7 +89,12 @@ class ScriptedOpponent(Opponent):
     """A function of the user's: all that was said to its side in, a reply out."""
 
     def __init__(self, reference: str):
-        self._reference, self._function = reference, _load_function(reference)
+        if ":" not in str(reference):
+            raise ValueError(
+                f"opponent is {reference!r}; use {RANDOM} or package.module:function"
+            )
+        self._reference = reference
+        self._function = load_function("opponent", reference)
 
     def reset(self, seed: int) -> None:
         """The function remembers nothing: all it needs is in what was said."""
@@ -206,24 +211,3 @@ def build_opponent(
             "listed; use package.module:function, or opponent_url and opponent_model"
         )
     return RandomOpponent(game.moves)
-
-
-def _load_function(reference: object) -> Callable[[str], str]:
-    module_name, _, name = str(reference).partition(":")
-    if not module_name or not name.isidentifier():
-        raise ValueError(
-            f"opponent is {reference!r}; use {RANDOM} or package.module:function"
-        )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"opponent is {reference!r}, but there is no module {error.name}; install "
-            "it, or start in the folder that has it"
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ValueError(
-            f"opponent is {reference!r}, but {module_name} has no function {name}"
-        )
-    return function

@@ -99,7 +99,8 @@ class Episode:
                     "the episode is over; return from it", HTTPStatus.GONE, "over"
                 )
             self._moved.notify_all()
-        return self._run.end(seconds)
+        # A command that cannot be started has no run.
+        return self._run is None or self._run.end(seconds)
 
     def _end(self, ended: Ended) -> None:
         with self._moved:

@@ -56,7 +56,6 @@ class AgentGame(HostGame):
     tools answer differently breaks it, and its runs cannot be repeated.
     """
 
-    waits = True
     makes_calls = True
 
     def __init__(
@@ -126,14 +125,14 @@ class AgentGame(HostGame):
           SpentProcess: the program of the episode before still runs.
           BrokenContract: this one ended without a call.
         """
-        if self._episode is not None and not self._episode.end(END_SECONDS):
+        if not self._end_episode():
             raise SpentProcess(f"{self._name} runs on after the end of its episode")
-        if self._server is None:
-            self._server = ApiServer(self._complete, model=MODEL)
+        # A server of its own: threads that an earlier program has left behind must not
+        # call in this episode.
+        self._episode = Episode()
+        self._server = ApiServer(self._episode.ask, model=MODEL)
         self._task = Task(seed, task, self._split, self._options)
         client = ClientSettings(self._server.url, API_KEY, MODEL)
-        # Its calls find the episode.
-        self._episode = Episode()
         self._episode.start(functools.partial(self._start, self._task, client))
         call = self._episode.next_call()
         if isinstance(call, ChatCall):
@@ -169,13 +168,15 @@ class AgentGame(HostGame):
         return (str(self._expert(self._task, self._call)),)
 
     def close(self) -> None:
-        if self._episode is not None:
-            self._episode.end(END_SECONDS)
-        if self._server is not None:
-            self._server.close()
+        self._end_episode()
 
-    def _complete(self, call: ChatCall) -> ChatAnswer:
-        return self._episode.ask(call)
+    def _end_episode(self) -> bool:
+        """Answer no more calls; whether the program has ended."""
+        if self._episode is None:
+            return True
+        has_ended = self._episode.end(END_SECONDS)
+        self._server.close()
+        return has_ended
 
     def _judged(self, returned: Any) -> Result:
         """The result of what a program returned."""

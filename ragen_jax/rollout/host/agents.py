@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import copy
 import functools
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Protocol
@@ -54,7 +53,7 @@ from ragen_jax.rollout.numbers import RolloutNumbers
 from ragen_jax.rollout.parts import rows_per_part
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import by_rows
-from ragen_jax.text.calls import CallWriter
+from ragen_jax.text.calls import CallWriter, state_hash
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Params, Trajectory
@@ -144,7 +143,7 @@ class AgentRow:
             prompt = self.episode.prompt(call)
         except CallRefused as refusal:
             return write_refusal(refusal)
-        asked = _number_of(prompt.ids)
+        asked = int(state_hash(prompt.ids)[0])
         nth = self._counts[asked] = self._counts.get(asked, -1) + 1
         key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
         sampled, num_read = await player.reply(
@@ -435,12 +434,6 @@ def demonstrate(
         asyncio.run(play(pool))
     fields = to_trajectory([row.played() for row in rows], limits, num_actions)
     return Trajectory(**fields, initial_state=None)
-
-
-def _number_of(ids: Sequence[int]) -> int:
-    """32 bits of a prompt."""
-    digest = hashlib.sha256(np.asarray(ids, np.int32).tobytes()).digest()
-    return int.from_bytes(digest[:4], "little")
 
 
 @functools.partial(jax.jit, static_argnames="count")

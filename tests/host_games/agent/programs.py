@@ -257,3 +257,18 @@ def with_tools(task, client):
     (call,) = reply["tool_calls"]
     told = {"role": "tool", "tool_call_id": call["id"], "content": "42"}
     return float(ask(client, [*messages, reply, told])["content"] == "42")
+
+
+def hangs_on(task, client):
+    """Its thread calls on, long after the end of the episode."""
+    ask(client, [question(task)])
+
+    def go_on():
+        while True:
+            try:
+                ask(client, [user("a call of another episode")])
+            except OSError:
+                time.sleep(0.01)
+
+    threading.Thread(target=go_on, daemon=True).start()
+    return 1.0

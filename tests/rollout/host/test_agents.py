@@ -244,6 +244,15 @@ def test_what_is_left_open_harms_no_later_episode(fault):
         assert trajectory.success.all()
 
 
+def test_what_a_program_leaves_behind_calls_in_no_later_episode():
+    """One process plays all of them."""
+    trajectory = collect(agent("hangs_on", num_workers=1), 6, 1)
+    decode = players.tokenizer().decode
+    for row in range(6):
+        message = trajectory.tokens[row][trajectory.turn_index[row] == 0]
+        assert "another episode" not in decode(message)
+
+
 def test_an_expert_s_replies_are_demonstrated():
     env = agent("chat", kwargs=(("expert", "tests.host_games.agent.programs:expert"),))
     keys = rollout_keys(jax.random.key(3), 6, 1)
