@@ -130,10 +130,10 @@ def benchmarks_of_a(work: pathlib.Path) -> list[Step]:
 
     # Programs of this size take about a minute each to compile.
     return [
-        step("parity", 120, "gpu_parity", tiny=small, plain=None),
         iteration(100, "--profile"),
         step("decode", 200, "decode_ragged", "--repeats=1"),
         step("update", 200, "update", size, "--repeats=2"),
+        step("parity", 120, "gpu_parity", tiny=small, plain=None),
         iteration(400),
         step("attention", 60, "attention", "--shape=qwen2.5-0.5b", plain=None),
     ]
