@@ -5,7 +5,8 @@
 Programs with two to six calls an episode, whose tools sleep, are played by the pocket
 model: as in training, where a call joins the batch when it comes, and in step, where a
 call waits until every row that still plays has made its own, as in trainers that decode
-a turn of all rows together. The time that sleeping adds is the tools'.
+a turn of all rows together. No rollout is shorter than the tools of its slowest episode
+take: what it takes beyond that is decoding that could not be hidden.
 """
 
 import argparse
@@ -16,7 +17,6 @@ import pathlib
 import statistics
 
 import jax
-import numpy as np
 
 from benchmarks import harness
 from configs import agent
@@ -99,7 +99,7 @@ def collectors(seconds: float):
     with config.ignore_type():
         config.update_from_flattened_dict(changes)
         config.env.host = "agent:benchmarks.slow_agent:episode"
-    config.env.kwargs = {"options": {"seconds": seconds}}
+    config.env.kwargs = {"options": {"seconds": seconds}, "metrics": ["tool_seconds"]}
     program = build_program(config)
     collect = build_collect(
         config,
@@ -121,34 +121,37 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    print(f"{NUM_ROWS} rows, a process each; sampled tokens a second")
-    columns = ("in step", "joining", "ratio", "tools' time hidden")
+    print(f"{NUM_ROWS} rows, a process each; medians")
+    columns = ("in step", "joining", "ratio", "slowest episode's tools", "joining")
     print(markdown.table(("mean of a tool", *columns), []))
-    rows, still = [], 0.0
+    rows = []
     keys = (rollout_keys(jax.random.key(0), NUM_ROWS, 1),)
     for seconds in TOOL_SECONDS:
-        plays, tokens = collectors(seconds), {}
+        plays, rollouts = collectors(seconds), {}
 
-        def play(name, keys):
-            rollout = plays[name](keys=keys)  # noqa: B023
-            tokens[name] = int(np.sum(jax.device_get(rollout.loss_mask)))  # noqa: B023
-            return rollout
+        def play(name, keys, plays=plays, rollouts=rollouts):
+            rollouts[name] = plays[name](keys=keys)
+            return rollouts[name]
 
         calls = {name: functools.partial(play, name) for name in plays}
         times, _ = harness.take_turns(calls, options.repeats, prepare=lambda: keys)
         taken = {name: statistics.median(times[name]) for name in plays}
+        tokens = {name: int(x.loss_mask.sum()) for name, x in rollouts.items()}
         # Both decode the same tokens.
         assert len(set(tokens.values())) == 1
-        still = still or min(taken.values())
-        added = [taken[name] - still for name in ("in step", "joining")]
-        hidden = 1 - added[1] / added[0] if seconds else None
+        metrics = rollouts["joining"].game_metrics
+        slowest = float(metrics["tool_seconds"].max())
         rates = [tokens[name] / taken[name] for name in ("in step", "joining")]
-        share = "-" if hidden is None else f"{hidden:.0%}"
-        ratio = f"{rates[1] / rates[0]:.2f}"
-        cells = (f"{1000 * seconds:g} ms", *(f"{x:,.0f}" for x in rates), ratio, share)
+        cells = (
+            f"{1000 * seconds:g} ms",
+            *(f"{x:,.0f} tokens/s" for x in rates),
+            f"{rates[1] / rates[0]:.2f}",
+            f"{slowest:.2f} s",
+            f"{taken['joining']:.2f} s",
+        )
         print(markdown.row(cells), flush=True)
         row = {"seconds": seconds, **taken, "tokens": tokens["joining"]}
-        rows.append(row | {"hidden": hidden})
+        rows.append(row | {"slowest": slowest})
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 

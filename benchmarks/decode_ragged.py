@@ -55,8 +55,8 @@ def build():
     if _TINY.value:
         config = dataclasses.replace(config, **runs.TINY_MODEL)
     policy = build_policy(config, dtype="bfloat16")
-    make = jax.jit(lambda key: policy.cast_params(policy.init(key)))
-    return policy, make(jax.random.key(0))
+    # Not compiled as one program, see `runs.set_up`.
+    return policy, policy.cast_params(policy.init(jax.random.key(0)))
 
 
 def measure() -> dict:

@@ -60,7 +60,7 @@ raise SystemExit(jax.devices()[0].platform != "gpu")
 
 
 # Settings of call b: of the steps that show the form, and of the runs.
-FORM = {"evaluation.num_prompts": 64}
+FORM = {"evaluation.num_prompts": 128, "train.num_widths": 1}
 RUN = {
     # Four times the preset's levels, of which StarPO-S keeps as many as the preset has.
     "rollout.num_groups": 32,

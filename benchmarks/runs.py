@@ -108,7 +108,9 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
     parts = build_parts(config, model, tokenizer)
     if config.model.path not in PUBLISHED_MODELS and not tiny:
         return Setup(parts, load_checkpoint(model_folder(config.model.path))[1], notes)
-    params = jax.jit(parts.policy.init)(jax.random.key(0))
+    # Not compiled as one program: for a GPU XLA takes 75 s for all kernels of 0.5B, and
+    # below a second for each shape of a matrix.
+    params = parts.policy.init(jax.random.key(0))
     return Setup(parts, params, [*notes, "weights are random"])
 
 

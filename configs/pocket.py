@@ -105,6 +105,10 @@ SETTINGS = Settings({
     "train.microbatch_episodes": count(6,
         "Episodes of a forward and backward pass, after sorting them by length.",
         is_mutable=True),
+    "train.num_widths": count(5,
+        "Number of widths to compile for these passes; each runs at the shortest that "
+        "holds its episodes.",
+        is_mutable=True),
     "train.logprob_chunk_tokens": count(None,
         "Tokens whose logits exist at a time; the backward pass computes them again.",
         none="all of a microbatch at once, faster for a small vocabulary",

@@ -48,9 +48,6 @@ METRICS = (
     ),
 )
 
-# A microbatch is computed at the shortest of this many widths that holds it.
-NUM_WIDTHS = 5
-
 
 def build_optimizer(
     num_steps: int,
@@ -83,6 +80,7 @@ def make_step(
     description: TrainState,
     *,
     microbatch_episodes: int,
+    num_widths: int,
     logprob_chunk_tokens: int | None,
     prompt_loss_weight: float,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
@@ -95,7 +93,7 @@ def make_step(
       optimizer: see `build_optimizer`.
       demonstrate: see `make_demonstrate`; its arguments follow the state.
       description: of the state, with shardings.
-      microbatch_episodes, logprob_chunk_tokens, prompt_loss_weight: see
+      microbatch_episodes, num_widths, logprob_chunk_tokens, prompt_loss_weight: see
         `batch_gradient`.
     """
 
@@ -107,6 +105,7 @@ def make_step(
             state.params,
             batch,
             microbatch_episodes=microbatch_episodes,
+            num_widths=num_widths,
             logprob_chunk_tokens=logprob_chunk_tokens,
             prompt_loss_weight=prompt_loss_weight,
         )
@@ -132,13 +131,14 @@ def batch_gradient(
     batch: Batch,
     *,
     microbatch_episodes: int,
+    num_widths: int,
     logprob_chunk_tokens: int | None,
     prompt_loss_weight: float = 0.0,
 ) -> tuple[Params, dict[str, Float[Array, ""]]]:
     """Gradient of the batch's mean loss per token, and metrics of its reply tokens.
 
     Episodes are sorted by length and split into microbatches, each padded to the
-    shortest of `NUM_WIDTHS` widths that holds it: padding costs as much as text.
+    shortest of `num_widths` widths that holds it: padding costs as much as text.
 
     Args:
       policy: the network.
@@ -146,6 +146,7 @@ def batch_gradient(
       trained: the parameters to differentiate with respect to.
       batch: a multiple of `microbatch_episodes` episodes.
       microbatch_episodes: episodes per forward and backward pass.
+      num_widths: passes to compile, each of another width.
       logprob_chunk_tokens: see `dialogue_loss`.
       prompt_loss_weight: weight of tokens outside replies; that of reply tokens is 1.
     """
@@ -169,7 +170,7 @@ def batch_gradient(
 
     def add(sums, chunk: Batch):
         new = at_width(
-            cut_gradient, chunk, chunk.lengths, longest=max_tokens, count=NUM_WIDTHS
+            cut_gradient, chunk, chunk.lengths, longest=max_tokens, count=num_widths
         )
         return jax.tree.map(jnp.add, sums, new), None
 

@@ -170,6 +170,7 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
         ),
         abstract,
         microbatch_episodes=config.train.microbatch_episodes,
+        num_widths=config.train.num_widths,
         logprob_chunk_tokens=config.train.logprob_chunk_tokens,
         prompt_loss_weight=config.train.prompt_loss_weight,
     )

@@ -52,13 +52,16 @@ def plain_loss(policy, params, batch, prompt_weight=0.0):
     return jnp.average(jnp.stack(losses), weights=jnp.array(weights))
 
 
-def gradient(policy, params, batch, *, episodes, chunk_tokens, prompt_weight=0.0):
+def gradient(
+    policy, params, batch, *, episodes, chunk_tokens, prompt_weight=0.0, num_widths=5
+):
     return step.batch_gradient(
         policy,
         lambda params: params,
         params,
         batch,
         microbatch_episodes=episodes,
+        num_widths=num_widths,
         logprob_chunk_tokens=chunk_tokens,
         prompt_loss_weight=prompt_weight,
     )

@@ -27,12 +27,13 @@ from ragen_jax.rollout.decode import Context, Decoding, decode_step, read_in_chu
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.sampling import Sampler
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import num_row_shards
+from ragen_jax.sharding import num_row_shards, platform_of
 from ragen_jax.text.dialogue import Dialogue, Endings
 from ragen_jax.types import Params, TokenSpan
 
-# Rows that a pass reads prompts of: most prompts come a few at a time.
-READ_ROWS = 8
+# Rows that a pass reads prompts of. Most prompts come one or two at a time, and a CPU
+# computes the places of a pass that stay empty, too.
+READ_ROWS, CPU_READ_ROWS = 8, 2
 # Seconds that an idle batch waits for more rows after the first.
 GATHER_SECONDS = 0.002
 
@@ -129,7 +130,8 @@ class RowPrograms:
         self.num_devices = num_row_shards(layout.mesh)
         self.device_rows = num_rows // self.num_devices
         # On each device.
-        self.num_read = min(READ_ROWS, self.device_rows)
+        is_cpu = platform_of(layout.mesh) == "cpu"
+        self.num_read = min(CPU_READ_ROWS if is_cpu else READ_ROWS, self.device_rows)
         # A pass writes whole chunks, and rows that do not write need a free slot.
         self._read_tokens = read_tokens
         self._slots = context_tokens + read_tokens + 1
