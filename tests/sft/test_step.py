@@ -73,13 +73,16 @@ def plain(model, batch):
     return jax.jit(jax.value_and_grad(lambda p: plain_loss(policy, p, batch)))(params)
 
 
-@pytest.mark.parametrize("chunk_tokens", [None, 1, 7, 1000])
-def test_sorting_and_cutting_change_no_gradient(model, batch, plain, chunk_tokens):
+@pytest.mark.parametrize(
+    ("chunk_tokens", "num_widths"), [(None, 5), (1, 5), (7, 5), (1000, 5), (None, 1)]
+)
+def test_sorting_and_cutting_change_no_gradient(
+    model, batch, plain, chunk_tokens, num_widths
+):
     policy, params = model
+    how = {"chunk_tokens": chunk_tokens, "num_widths": num_widths}
     computed, metrics = jax.jit(
-        lambda params: gradient(
-            policy, params, batch, episodes=2, chunk_tokens=chunk_tokens
-        )
+        lambda params: gradient(policy, params, batch, episodes=2, **how)
     )(params)
     loss, expected = plain
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
