@@ -32,6 +32,7 @@ from ragen_jax.host_games.adapters.textarena_opponents import (
     Opponent,
     OpponentError,
     Position,
+    build_expert,
     build_opponent,
 )
 from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
@@ -46,6 +47,8 @@ from ragen_jax.host_games.common.splits import check_split
 BOTH = "both"
 # In a row: some games go on with a side until it says that it has finished.
 MAX_OPPONENT_MOVES = 200
+# Of a demonstration: random moves do not end every game.
+MAX_EXPERT_REPLIES = 100
 # The best that a game for one player pays: it is solved, found, or won throughout.
 _SOLVED = 1.0
 
@@ -78,6 +81,7 @@ class TextArenaGame(HostGame):
         opponent_url: str | None = None,
         opponent_model: str | None = None,
         opponent_seconds: float | None = None,
+        expert: str | None = None,
         show_rules: bool = True,
         instruction: str | None = None,
     ):
@@ -96,6 +100,8 @@ class TextArenaGame(HostGame):
             is the opponent.
           opponent_model: its name there.
           opponent_seconds: in which the opponent must answer; None: 30.
+          expert: who demonstrates for the policy's side, "random" or a function, as
+            `opponent`; None: nobody. Its replies are a `solution` where they win.
           show_rules: the first observation begins with the game's own prompt. Some
             games say only there what the problem is.
           instruction: what is said before everything; None: the id and how a reply is
@@ -127,12 +133,18 @@ class TextArenaGame(HostGame):
             "opponent_model": opponent_model,
             "opponent_seconds": opponent_seconds,
         }
+        self._expert = None if expert is None else build_expert(id, game, expert)
         self._opponent: Opponent | None = None
         if game.num_players == 1:
             refuse_given(f"but {id} is for one player; choose another game", **given)
             if player != 0:
                 raise ValueError(f"player is {player!r}, but {id} is for one; use 0")
             return
+        if opponent_url is not None:
+            refuse_given(
+                "beside opponent_url, whose model need not repeat its replies",
+                expert=expert,
+            )
         self._opponent = build_opponent(id, game, instruction=instruction, **given)
         self.waits = self._opponent.waits
         self.max_step_seconds = self._opponent.max_reply_seconds
@@ -148,14 +160,16 @@ class TextArenaGame(HostGame):
         own_seed = spread_seed(self._split, seed)
         self._player = seed % 2 if self._side == BOTH else self._side
         self._news: list[list[tuple]] = [[] for _ in range(self._num_players)]
-        self._said, self._num_opponent_invalid = "", 0
+        # What each side has been told, text by text.
+        self._told: list[list[str]] = [[] for _ in range(self._num_players)]
+        self._num_opponent_invalid = 0
         self._random.seed(own_seed)
         with self._random.running():
             # A new one: some keep what they drew, such as a shuffled deck.
             self._make()
             self._env.reset(num_players=self._num_players, seed=own_seed)
-            if self._opponent is not None:
-                self._opponent.reset(own_seed)
+            for player in filter(None, (self._opponent, self._expert)):
+                player.reset(own_seed)
             self._collect()
             self._let_opponent_play()
         return Observation(self._take_news(self._player))
@@ -166,12 +180,10 @@ class TextArenaGame(HostGame):
         # An opponent that lost at once leaves nothing to reply to.
         if not self._state.done:
             with self._random.running():
-                is_valid = self._act(self._env, reply)
-                self._collect()
-                self._let_opponent_play()
+                is_valid = self._answer(reply)
         is_over = self._state.done
         rewards = self._state.rewards if is_over else None
-        info = {"success": is_over and self._is_success(rewards), "valid": is_valid}
+        info = {"success": self._is_won, "valid": is_valid}
         if self._opponent is not None:
             info["opponent_invalid"] = self._num_opponent_invalid
         return Step(
@@ -181,6 +193,29 @@ class TextArenaGame(HostGame):
             truncated=False,
             info=info,
         )
+
+    def solution(self) -> tuple[str, ...]:
+        """The expert's replies, where they win against the moves to come."""
+        if self._expert is None or self._state.done:
+            return ()
+        game, replies = self._copied(), []
+        with game._random.running():
+            while not game._state.done and len(replies) < MAX_EXPERT_REPLIES:
+                replies.append(game._expert.reply(game._position(game._player)))
+                game._answer(replies[-1])
+                game._take_news(game._player)
+        return tuple(replies) if game._is_won else ()
+
+    def _copied(self) -> "TextArenaGame":
+        """This episode, to be played on beside it."""
+        game = copy.copy(self)
+        for name in ("_random", "_env", "_opponent", "_expert", "_news", "_told"):
+            setattr(game, name, copy.deepcopy(getattr(self, name)))
+        return game
+
+    @property
+    def _is_won(self) -> bool:
+        return self._state.done and self._is_success(self._state.rewards)
 
     @property
     def _state(self) -> Any:
@@ -217,6 +252,18 @@ class TextArenaGame(HostGame):
         was_refused = env.state.error_count > num_errors
         return not (was_refused or env.state.game_info[player]["invalid_move"])
 
+    def _answer(self, reply: str) -> bool:
+        """Gives the policy's reply, and lets the opponent play; whether it was read."""
+        is_valid = self._act(self._env, reply)
+        self._collect()
+        self._let_opponent_play()
+        return is_valid
+
+    def _position(self, side: int) -> Position:
+        told = self._told[side]
+        said = "\n".join(filter(None, told))
+        return Position(told[-1], said, self._env, self._is_legal)
+
     def _is_legal(self, reply: str) -> bool:
         """Whether the side to move could give a reply; nothing happens."""
         # The log of the whole episode, which grows, decides nothing.
@@ -234,10 +281,9 @@ class TextArenaGame(HostGame):
                     f"the opponent has moved {MAX_OPPONENT_MOVES} times in a row, and "
                     f"{self._id} asks it again; use an opponent that ends its turn"
                 )
-            told = self._take_news(1 - self._player)
-            self._said = f"{self._said}\n{told}" if self._said else told
-            position = Position(told, self._said, self._env, self._is_legal)
-            is_valid = self._act(self._env, self._opponent.reply(position))
+            self._take_news(1 - self._player)
+            reply = self._opponent.reply(self._position(1 - self._player))
+            is_valid = self._act(self._env, reply)
             self._num_opponent_invalid += not is_valid
             self._collect()
 
@@ -273,7 +319,8 @@ class TextArenaGame(HostGame):
         self._news[side] = []
         if self._state.done and self._state.game_info[side].get("reason"):
             lines.append(self._state.game_info[side]["reason"])
-        return "\n".join(lines)
+        self._told[side].append("\n".join(lines))
+        return self._told[side][-1]
 
     def _is_success(self, rewards: Mapping[int, float]) -> bool:
         reward = rewards[self._player]

@@ -1,7 +1,7 @@
-"""Who plays against the policy in TextArena's games for two.
+"""Who else plays TextArena's games: the opponent, and who demonstrates.
 
-In: what the game has said to the opponent's side. Out: a reply, as the policy would
-give one. Random legal moves, a function of the user's, or a model behind an API.
+In: what the game has said to a side. Out: a reply, as the policy would give one. Random
+legal moves, a function of the user's, or, as the opponent, a model behind an API.
 
 A legal move is one that a copy of the game does not refuse, so that the rules are
 TextArena's alone.
@@ -31,7 +31,7 @@ class OpponentError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """What an opponent knows when it has to reply.
+    """What a player knows when it has to reply.
 
     Attributes:
       told: by the game to its side since its last reply.
@@ -47,7 +47,7 @@ class Position:
 
 
 class Opponent(abc.ABC):
-    """Replies for the other side.
+    """Replies for a side: the other one, or for a demonstration the policy's.
 
     Attributes:
       waits: for another machine.
@@ -86,15 +86,20 @@ class RandomOpponent(Opponent):
 
 
 class ScriptedOpponent(Opponent):
-    """A function of the user's: all that was said to its side in, a reply out."""
+    """A function of the user's: all that was said to its side in, a reply out.
 
-    def __init__(self, reference: str):
+    Args:
+      option: that names it.
+      reference: package.module:function.
+    """
+
+    def __init__(self, option: str, reference: str):
         if ":" not in str(reference):
             raise ValueError(
-                f"opponent is {reference!r}; use {RANDOM} or package.module:function"
+                f"{option} is {reference!r}; use {RANDOM} or package.module:function"
             )
-        self._reference = reference
-        self._function = load_function("opponent", reference)
+        self._option, self._reference = option, reference
+        self._function = load_function(option, reference)
 
     def reset(self, seed: int) -> None:
         """The function remembers nothing: all it needs is in what was said."""
@@ -103,8 +108,8 @@ class ScriptedOpponent(Opponent):
         reply = self._function(position.said)
         if not isinstance(reply, str):
             raise OpponentError(
-                f"opponent {self._reference} returned {type(reply).__name__}; it must "
-                "return a text"
+                f"{self._option} {self._reference} returned "
+                f"{type(reply).__name__}; it must return a text"
             )
         return reply
 
@@ -204,10 +209,26 @@ def build_opponent(
         opponent_seconds=opponent_seconds,
     )
     if opponent is not None and opponent != RANDOM:
-        return ScriptedOpponent(opponent)
+        return ScriptedOpponent("opponent", opponent)
     if game.moves is None:
         raise ValueError(
             f"opponent is {RANDOM!r}, but moves of {id} are words that cannot be "
             "listed; use package.module:function, or opponent_url and opponent_model"
+        )
+    return RandomOpponent(game.moves)
+
+
+def build_expert(id: str, game: Game, expert: str) -> Opponent:
+    """Who demonstrates.
+
+    Raises:
+      ValueError: it is no such function, or the game has no random moves.
+    """
+    if expert != RANDOM:
+        return ScriptedOpponent("expert", expert)
+    if game.moves is None:
+        raise ValueError(
+            f"expert is {RANDOM!r}, but moves of {id} are not listed; use "
+            "package.module:function"
         )
     return RandomOpponent(game.moves)

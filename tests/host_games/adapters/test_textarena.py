@@ -322,6 +322,44 @@ def test_looking_for_a_legal_move_draws_nothing_from_the_game():
     assert game._env.state.error_count == 0
 
 
+# --- demonstrations
+
+
+def test_an_expert_is_followed_where_it_wins():
+    how = NIM | {"opponent": f"{HERE}:takes_one", "expert": f"{HERE}:takes_what_helps"}
+    game = TextArenaGame(**how)
+    game.reset(0)
+    assert game.solution() == ("[0 1]", "[0 2]", "[0 2]")
+    # From anywhere; and to look changes nothing.
+    game.step("0 2")
+    plan = game.solution()
+    assert game.solution() == plan == ("[0 1]", "[0 2]")
+    assert [game.step(reply).info["success"] for reply in plan] == [False, True]
+    assert game.solution() == ()
+    # Against one that knows the way, too, no way is known.
+    lost = TextArenaGame(**how | {"player": 1, "opponent": f"{HERE}:takes_what_helps"})
+    lost.reset(0)
+    assert lost.solution() == ()
+
+
+def test_a_random_expert_knows_some_ways_against_the_moves_to_come():
+    game, num_won = TextArenaGame(**NIM, player="both", expert="random"), 0
+    for seed in range(24):
+        game.reset(seed)
+        plan = game.solution()
+        num_won += bool(plan)
+        steps = [game.step(reply) for reply in plan]
+        assert not plan or steps[-1].info["success"]
+        assert all(step.info["valid"] for step in steps)
+    assert 4 < num_won < 20
+
+
+def test_nobody_demonstrates_unless_asked():
+    game = TextArenaGame(**NIM)
+    game.reset(0)
+    assert game.solution() == ()
+
+
 # --- refusals
 
 
@@ -352,6 +390,17 @@ def test_looking_for_a_legal_move_draws_nothing_from_the_game():
         (
             NIM | {"opponent_url": "http://x", "opponent": "random"},
             "opponent is 'random' beside opponent_url",
+        ),
+        (NIM | {"expert": "best"}, "expert is 'best'; use random or package"),
+        (GUESS | {"expert": f"{HERE}:no"}, "expert is '.*has no function no"),
+        (
+            {"id": "Tak-v0", "opponent": f"{HERE}:waits", "expert": "random"},
+            "expert is 'random', but moves of Tak-v0 are not listed",
+        ),
+        (
+            NIM
+            | {"opponent_url": "http://x", "opponent_model": "m", "expert": "random"},
+            "expert is 'random' beside opponent_url, whose model need not repeat",
         ),
         (NIM | {"make_kwargs": [1]}, r"make_kwargs is \[1\]; use a mapping"),
         (NIM | {"show_rules": 1}, "show_rules is 1; use True or False"),
