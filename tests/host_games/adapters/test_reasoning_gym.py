@@ -32,10 +32,14 @@ OPEN = ("graph_color", "jugs", "n_queens", "propositional_logic", "sokoban")
 # Whose questions take 0.05 to 0.5 s each: fewer are drawn.
 SLOW = (
     "codeio",
+    "countdown",
     "futoshiki",
     "intermediate_integration",
     "knight_swap",
+    "polynomial_equations",
+    "quantum_lock",
     "sokoban",
+    "sudoku",
     "zebra_puzzles",
 )
 # The fast tests play these: numbers, words, formulas, draws from the global generator.
