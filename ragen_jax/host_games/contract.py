@@ -106,6 +106,8 @@ def solutions_win(subject: Subject) -> Iterator[str]:
             elif num_replies == 0:
                 if game.is_solvable:
                     yield f"{place}: `solution` is empty, but `is_solvable` is True"
+            elif game.makes_calls:
+                """What an agent's expert replies is demonstrated, won or not."""
             elif not episode[-1].info.get("success", False):
                 yield (
                     f"{place}: after the {num_replies} replies of its solution "

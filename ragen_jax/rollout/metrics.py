@@ -311,8 +311,8 @@ GAME_METRIC = Metric(
     "{split}/{env}/game_{number}",
     "a number that a host game reports (`HostGame.metrics`), such as the F1 of an "
     "answer: its last value in an episode, mean over the episodes that have one and "
-    "did not fail; of an agent also `game_segments`, its dialogues, and "
-    "`game_reread_tokens`, those that were read again",
+    "did not fail; of an agent also `game_segments` (dialogues), "
+    "`game_reread_tokens` (read more than once) and `game_refused_calls`",
     section="play",
 )
 

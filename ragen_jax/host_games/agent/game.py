@@ -17,7 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragen_jax.host_games.agent.api import ApiServer
-from ragen_jax.host_games.agent.calls import CallRefused, ChatAnswer, ChatCall
+from ragen_jax.host_games.agent.calls import (
+    STOP,
+    TOOL_CALLS,
+    CallRefused,
+    ChatAnswer,
+    ChatCall,
+)
 from ragen_jax.host_games.agent.episode import Episode
 from ragen_jax.host_games.agent.program import (
     ClientSettings,
@@ -26,6 +32,7 @@ from ragen_jax.host_games.agent.program import (
     Result,
     Task,
 )
+from ragen_jax.host_games.agent.tools import TOOL_FORMATS
 from ragen_jax.host_games.base import (
     TRAINING,
     BrokenContract,
@@ -148,7 +155,8 @@ class AgentGame(HostGame):
     def step(self, reply: str) -> Step:
         """Answer the call, and wait for the next one or for the program's end."""
         episode = self._episode
-        episode.answer(read_reply(reply))
+        num_before = sum(len(said.tool_calls) for _, said in episode.transcript)
+        episode.answer(read_reply(reply, self._call, num_before))
         call = episode.next_call()
         if isinstance(call, ChatCall):
             self._call = call
@@ -207,16 +215,27 @@ class AgentGame(HostGame):
         return Step(Observation(""), result.reward, not is_cut, is_cut, info)
 
 
-def read_reply(reply: str) -> ChatAnswer | CallRefused:
-    """The answer that a reply is: JSON of one, of a refusal, or the text itself."""
+def read_reply(
+    reply: str, call: ChatCall, num_before: int = 0
+) -> ChatAnswer | CallRefused:
+    """The answer that a reply is: JSON of one, of a refusal, or the text itself.
+
+    Args:
+      call: that is answered. If it offers tools, a text may call them, in the form
+        "hermes" of `tools.TOOL_FORMATS`.
+      num_before: calls of tools earlier in the episode.
+    """
     try:
         document = parse_json(reply.encode())
         if isinstance(document, dict) and document.keys() == {REFUSED}:
             return CallRefused(**document[REFUSED])
         return ChatAnswer.from_json(document)
     except (ValueError, TypeError, AttributeError):
-        # A person, or any player of text.
-        return ChatAnswer(reply)
+        # A person, an expert, or any player of text.
+        if not call.tools:
+            return ChatAnswer(reply)
+        content, calls, _ = TOOL_FORMATS["hermes"].read(reply, num_before)
+        return ChatAnswer(content, calls, TOOL_CALLS if calls else STOP)
 
 
 def write_refusal(refusal: CallRefused) -> str:

@@ -10,10 +10,12 @@ A row whose program fails ends there, and none of its tokens is trained on.
 """
 
 import asyncio
+import collections
 import contextlib
 import copy
 import functools
 import json
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -30,6 +32,7 @@ from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import GivenSettings, given_settings
 from ragen_jax.rollout.host.calls import (
+    REFUSED,
     REREAD,
     SEGMENTS,
     CallEpisode,
@@ -53,6 +56,7 @@ from ragen_jax.rollout.numbers import RolloutNumbers
 from ragen_jax.rollout.parts import rows_per_part
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import by_rows
+from ragen_jax.terminal import say
 from ragen_jax.text.calls import CallWriter, state_hash
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
@@ -125,6 +129,10 @@ class AgentRow:
                 # A reward after a refusal is that of the reply before.
                 self.episode.calls[-1].reward += self.last.reward
                 self.episode.calls[-1].valid = self.last.valid
+        if not self.episode.calls and self.last.failure is None:
+            # Nothing of it can be learned, and nothing it lacks would show.
+            reason = f"none of its calls was answered: {self.episode.refusals[0]}"
+            self.last = WorkerResponse(failure=reason)
         if self._is_parallel and self.episode.calls:
             self.episode.sort()
 
@@ -236,6 +244,8 @@ class AgentCollector:
         self._tokenizer, self._write = tokenizer, CallWriter(tokenizer)
         self._tools: ToolFormat = TOOL_FORMATS[self._write.tool_format]
         self._mesh, self._vocab_size = mesh, policy.config.vocab_size
+        # Of all that play by these programs.
+        self._has_warned: list[bool] = []
         self._set_sizes(num_groups, group_size)
 
     def _compile(
@@ -278,6 +288,7 @@ class AgentCollector:
         rows = asyncio.run(self._play(fixed, keys, self._games[keys.split]))
         failures = [row.last.failure for row in rows if row.last.failure is not None]
         check_failures(failures, len(rows), self._env.max_failed_fraction)
+        self._warn_of_refusals(rows)
         return self._trajectory(rows, keys)
 
     def close(self) -> None:
@@ -326,6 +337,19 @@ class AgentCollector:
             raise errors.exceptions[0] from None
         return rows
 
+    def _warn_of_refusals(self, rows: Sequence[AgentRow]) -> None:
+        """Say once that most episodes end because calls are refused."""
+        refused = [row.episode.refusals[0] for row in rows if row.episode.refusals]
+        if self._has_warned or 2 * len(refused) <= len(rows):
+            return
+        self._has_warned.append(True)
+        ((reason, count),) = collections.Counter(refused).most_common(1)
+        say(
+            f"warning: in {len(refused)} of {len(rows)} episodes a call was refused, "
+            f"in {count} of them since {reason}",
+            sys.stderr,
+        )
+
     def _num_tasks(self, keys: RolloutKeys) -> int | None:
         return self._env.num_tasks[keys.split]
 
@@ -340,6 +364,7 @@ class AgentCollector:
         }
         numbers[SEGMENTS] = [len(row.episode.segments) for row in rows]
         numbers[REREAD] = [row.episode.num_reread for row in rows]
+        numbers[REFUSED] = [len(row.episode.refusals) for row in rows]
         metrics = {name: np.array(x, np.float32) for name, x in numbers.items()}
         trajectory = Trajectory(
             **fields,

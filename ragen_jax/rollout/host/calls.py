@@ -35,7 +35,7 @@ from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Turns, Windows
 
 # Numbers of every agent's episodes, besides those that its program reports.
-SEGMENTS, REREAD = "segments", "reread_tokens"
+SEGMENTS, REREAD, REFUSED = "segments", "reread_tokens", "refused_calls"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +109,7 @@ class CallEpisode:
       calls: so far.
       segments: their tokens, replies included.
       num_reread: tokens that were read more than once.
+      refusals: why calls were refused.
     """
 
     def __init__(
@@ -122,10 +123,11 @@ class CallEpisode:
         self._write, self._tokenizer, self._tools = write, tokenizer, tools
         self._limits = limits
         self._sampled = [*sampled]
-        self._num_tokens = self._num_tool_calls = self._num_refused = 0
+        self._num_tokens = self._num_tool_calls = 0
         self.calls: list[Call] = []
         self.segments: list[list[int]] = []
         self.num_reread = 0
+        self.refusals: list[str] = []
 
     def prompt(self, call: ChatCall) -> Prompt:
         """What the model reads for a call.
@@ -136,8 +138,8 @@ class CallEpisode:
         try:
             return self._prompt(call)
         except CallRefused as refusal:
-            self._num_refused += 1
-            if self._num_refused > self._limits.max_calls:
+            self.refusals.append(str(refusal))
+            if len(self.refusals) > self._limits.max_calls:
                 raise _exhausted(f"{refusal}, again and again") from refusal
             raise
 

@@ -67,7 +67,7 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
     reason, count = collections.Counter(reasons).most_common(1)[0]
     words = f"{len(reasons)} of {num_rows} games failed"
     if len(reasons) > max_share * num_rows:
-        remedy = "Fix the game" + (
+        remedy = "Fix the cause" + (
             " or raise the limit" if len(reasons) < num_rows else ""
         )
         raise GamesFailed(

@@ -175,6 +175,13 @@ def never_calls(task, client):
     return 1.0
 
 
+def says_too_much(task, client):
+    """Some seeds are sound."""
+    words = 0 if task.seed % 3 == 0 else 3000
+    ask(client, [question(task), user("word " * words)])
+    return 1.0
+
+
 def expert(task, call):
     return f"as {len(call.messages)}"
 

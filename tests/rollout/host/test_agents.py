@@ -236,6 +236,33 @@ def test_a_budget_ends_the_episode_and_not_the_run(fault, reward, is_cut):
     assert trajectory.loss_mask.any(axis=1).all()
 
 
+def test_episodes_without_an_answer_are_lost_with_the_reason(capsys):
+    trajectory = collect(agent("says_too_much"), 8, 1)
+    answered = trajectory.turns.played[:, 0]
+    assert 0 < answered.sum() < 8
+    assert trajectory.success.tolist() == answered.tolist()
+    said = capsys.readouterr().err
+    assert f"{8 - answered.sum()} of 8 games failed" in said
+    assert "none of its calls was answered: the call has " in said
+    expert = ("expert", "tests.host_games.agent.programs:expert")
+    env = agent("says_too_much", kwargs=(expert,))
+    limits = env.call_limits(BUDGET, REPLY_TOKENS)
+    keys = rollout_keys(jax.random.key(3), 6, 1)
+    with pytest.raises(ValueError, match="its program fails: none of its calls was"):
+        demonstrate(env, players.tokenizer(), limits, 1, keys, num_rows=4)
+
+
+def test_most_episodes_refused_are_said_and_all_counted(capsys):
+    trajectory = collect(agent("faulty", fault="too many"), 8, 1)
+    counts = trajectory.game_metrics["refused_calls"]
+    over = trajectory.turns.played.sum(axis=1) == BUDGET.max_turns
+    assert ((counts > 0) == over).all()
+    words = f"in {over.sum()} of 8 episodes a call was refused, in {over.sum()} of them"
+    assert words in capsys.readouterr().err
+    assert not collect(agent("chat"), 2, 2).game_metrics["refused_calls"].any()
+    assert "refused" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("fault", ["streams", "after"])
 def test_what_is_left_open_harms_no_later_episode(fault):
     env = agent("faulty", fault=fault)
