@@ -354,6 +354,7 @@ def renew(config: ConfigDict) -> ConfigDict:
 _OLD_VALUES = {
     r"games\.\w+\.context": "full",
     r"train\.prompt_loss_weight": 0.0,
+    r"train\.num_widths": 5,
     r"(host|learner)\.num_widths": 1,
     r"rollout\.ahead": 0,
     r"learner\.share_prompts": False,
