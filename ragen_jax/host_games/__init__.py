@@ -24,3 +24,5 @@ ADAPTERS = {
     "textarena": ("ragen_jax.host_games.adapters.textarena:TextArenaGame", "id"),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),
 }
+# Those whose games are programs that call the model.
+AGENTS = ("agent", "verifiers")

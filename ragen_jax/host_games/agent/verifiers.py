@@ -17,10 +17,13 @@ import pathlib
 import sys
 import sysconfig
 import threading
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ragen_jax.host_games.agent.game import COMMAND, AgentGame
+from ragen_jax.host_games.agent.api import ApiServer
+from ragen_jax.host_games.agent.episode import Episode
+from ragen_jax.host_games.agent.game import COMMAND, MODEL, AgentGame
 from ragen_jax.host_games.agent.program import ClientSettings, Ended, Task
 from ragen_jax.host_games.base import TRAINING, VALIDATION, BrokenContract, Observation
 from ragen_jax.host_games.common.child import Child
@@ -106,12 +109,22 @@ class VerifiersGame(AgentGame):
         self._python = python
         self._program = _start(self._python, self._document)
         self.num_tasks = self._program.num_tasks
-        self._start = self._begin
+        self._start, self._port = self._begin, 0
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         if self._program.why is not None:
             self._program = _start(self._python, self._document)
         return super().reset(seed, task)
+
+    def _listen(self, episode: Episode) -> ApiServer:
+        # verifiers keeps a client for each address, a megabyte of memory, to its end.
+        # So the next episode has the same one, if nobody else has taken it meanwhile.
+        try:
+            server = ApiServer(episode.ask, model=MODEL, port=self._port)
+        except OSError:
+            server = ApiServer(episode.ask, model=MODEL)
+        self._port = urllib.parse.urlsplit(server.url).port
+        return server
 
     def close(self) -> None:
         super().close()

@@ -159,8 +159,8 @@ async def _talk(client, model: str, messages: list, tools: Tools) -> None:
 def make_environment(given: dict) -> vf.Env:
     """The environment; what it leaves open runs on this machine.
 
-    A role without a harness, or with `null`, gets `ChatHarness`; one without a runtime a
-    process of this machine in place of a sandbox of Prime Intellect.
+    A role without a harness, or with `null`, gets `ChatHarness`; one without a runtime
+    a process of this machine in place of a sandbox of Prime Intellect.
     """
     # Harnesses are found by the names of modules.
     sys.modules[CHAT] = sys.modules[__name__]
@@ -218,34 +218,45 @@ async def play(env: vf.Env, tasks: list, asked: dict, metrics: list[str]) -> dic
 
     Raises:
       RuntimeError: the environment does not count it as finished.
-      ValueError: it has no metric of a name.
+      ValueError: see `_result`.
     """
     task, client = asked["task"], asked["client"]
     random.seed(task["seed"])
     np.random.seed(task["seed"])
     number = task["number"]
     os.environ[API_KEY] = client["api_key"]
-    episode = await env.run_episode(
-        tasks[task["seed"] % len(tasks) if number is None else number],
-        vf.ModelContext(
-            client=vf.EvalClientConfig(
-                base_url=client["base_url"], api_key_var=API_KEY
-            ),
-            model=client["model"],
-            sampling=vf.SamplingConfig(),
-        ),
+    context = vf.ModelContext(
+        client=vf.EvalClientConfig(base_url=client["base_url"], api_key_var=API_KEY),
+        model=client["model"],
+        sampling=vf.SamplingConfig(),
     )
+    number = task["seed"] % len(tasks) if number is None else number
+    episode = await env.run_episode(tasks[number], context)
     if not env.complete(episode):
         raise RuntimeError(_why(episode))
+    return _result(episode, client["base_url"], metrics)
+
+
+def _result(episode: vf.Episode, base_url: str, metrics: list[str]) -> dict:
+    """Means over the roles that are trained.
+
+    Args:
+      base_url: of the policy.
+      metrics: names of what is asked for.
+
+    Raises:
+      ValueError: the policy plays a role that is not trained, or a metric is missing.
+    """
     trained = [trace for trace in episode.traces if trace.agent.trainable]
     for trace in episode.traces:
-        base_url = trace.agent.config.client.base_url
-        if trace not in trained and base_url == client["base_url"]:
-            name = trace.agent.name
+        name, client = trace.agent.name, trace.agent.config.client
+        if not trace.agent.trainable and client.base_url == base_url:
             raise ValueError(
                 f"the environment does not train its role {name!r}, which the policy "
                 f"plays; give it another model, config.{name}.model and .client"
             )
+    if not trained:
+        raise ValueError("the environment trained none of its roles in this episode")
     numbers: dict[str, list[float]] = {name: [] for name in metrics}
     for trace in trained:
         rewards = {n: x.score for n, x in trace.rewards.items() if x is not None}
@@ -286,13 +297,14 @@ class Server:
         self._answers.flush()
 
     async def serve(self, document: dict) -> None:
-        try:
-            env = make_environment(document["env"])
-            tasks = find_tasks(env.taskset, document["split"], document["limit"])
-        except Exception as error:  # packages of others may raise anything
-            self.write({"refused": _words(error)})
-            return
-        async with env.serving():
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                env = make_environment(document["env"])
+                tasks = find_tasks(env.taskset, document["split"], document["limit"])
+                await stack.enter_async_context(env.serving())
+            except Exception as error:  # an environment may raise anything
+                self.write({"refused": _words(error)})
+                return
             self.write({"num_tasks": len(tasks)})
             while line := await asyncio.to_thread(self._requests.readline):
                 asked = json.loads(line)
