@@ -238,21 +238,22 @@ class _Program:
 
     def _read(self) -> None:
         """Hand on results until the process ends."""
-        while self.why is None:
-            try:
+        try:
+            while True:
                 answer = parse_json(self._child.read_line(math.inf, MAX_LINE))
-            except EOFError:
-                status = self._child.process.wait()
                 with self._lock:
-                    self.why = f"the program of verifiers ended with status {status}"
-                    self._child.kill()
-                break
-            with self._lock:
-                when_ended = self._waiting.pop(answer["number"])
-            if "error" in answer:
-                when_ended(Ended(error=BrokenContract(answer["error"])))
-            else:
-                when_ended(Ended(answer["result"]))
+                    when_ended = self._waiting.pop(answer["number"])
+                if "error" in answer:
+                    when_ended(Ended(error=BrokenContract(answer["error"])))
+                else:
+                    when_ended(Ended(answer["result"]))
+        except EOFError:
+            why = f"ended with status {self._child.process.wait()}"
+        except ValueError as error:
+            why = f"gave an answer that cannot be read: {error}"
+        with self._lock:
+            self.why = f"the program of verifiers {why}"
+            self._child.kill()
         self._end_all()
 
     def _end_all(self) -> None:
@@ -307,14 +308,7 @@ def _own_folders() -> str:
     folders = []
     for folder in map(pathlib.Path, map(os.path.abspath, sys.path)):
         is_installed = {"site-packages", "dist-packages"} & set(folder.parts)
-        if (
-            folder.is_dir()
-            and not is_installed
-            and standard
-            not in (
-                folder,
-                *folder.parents,
-            )
-        ):
+        is_standard = standard in (folder, *folder.parents)
+        if folder.is_dir() and not is_installed and not is_standard:
             folders.append(str(folder))
     return os.pathsep.join(folders)

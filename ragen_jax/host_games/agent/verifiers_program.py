@@ -39,6 +39,8 @@ NOT_CONTENT = {"idx", "id", "name", "description"}
 # The name of the harness below among verifiers' plugins.
 CHAT = "ragen_jax_chat"
 API_KEY = "RAGEN_JAX_API_KEY"
+# Of a sentence that says what went wrong.
+MAX_WORDS = 10_000
 
 
 class ChatHarness(vf.Harness[vf.HarnessConfig]):
@@ -331,7 +333,7 @@ class Server:
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"[:MAX_WORDS]
 
 
 def main() -> None:

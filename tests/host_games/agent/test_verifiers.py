@@ -285,6 +285,7 @@ def test_a_python_without_verifiers_is_told_how_to_get_it(monkeypatch, folder):
         VerifiersGame(taskset="sums", python=sys.executable)
 
 
+@pytest.mark.slow
 def test_the_contract_holds(monkeypatch):
     monkeypatch.setattr(contract, "NUM_BEGINNINGS", 30)
     settings = SETTINGS | SIZES | {"num_workers": 1}
