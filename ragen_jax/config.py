@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from ragen_jax import sharding
 from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
+from ragen_jax.host_games import AGENTS
 from ragen_jax.learner import rules as learner_rules
 from ragen_jax.registry.settings import (
     Leaves,
@@ -108,7 +109,13 @@ def _agent(leaves: Leaves) -> Iterator[str]:
 
 
 def _has_agent(leaves: Leaves) -> bool:
-    return (leaves["env.host"] or "").startswith("agent:")
+    return is_agent(leaves["env.host"] or "")
+
+
+def is_agent(host: str) -> bool:
+    """Whether a game of `env.host` is a program that calls the model."""
+    prefix, colon, _ = host.partition(":")
+    return bool(colon) and prefix in AGENTS
 
 
 def _truncated_sampling(leaves: Leaves) -> Iterator[str]:

@@ -8,7 +8,7 @@ import re
 import pytest
 from ml_collections import ConfigDict
 
-from configs import base, pocket
+from configs import agent, base, pocket
 from ragen_jax import config as config_lib
 from ragen_jax.registry.functions import is_reference
 from ragen_jax.registry.settings import Section, Setting, Settings, flatten
@@ -129,6 +129,25 @@ def test_a_key_without_effect_is_refused():
     with pytest.raises(ValueError, match="no effect"):
         config_lib.validate(config, ["evaluation.num_prompts"])
     config_lib.validate(config, ["evaluation.every"])
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("agent:module:function", True),
+        ("verifiers:taskset", True),
+        ("verifiers", False),
+        ("textarena:Nim-v0", False),
+        ("echo", False),
+    ],
+)
+def test_games_that_call_the_model_have_keys_of_agents(host, expected):
+    assert config_lib.is_agent(host) == expected
+    config = agent.get_config()
+    config.env.host = host
+    keys = ["host.episode_tokens", "host.max_observation_tokens"]
+    with pytest.raises(ValueError, match=f"{keys[expected]} has no effect"):
+        config_lib.validate(config, keys)
 
 
 def test_changed_keys_spare_what_a_resumed_run_may_change():

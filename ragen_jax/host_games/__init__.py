@@ -14,6 +14,7 @@ HOST_GAMES = {
 # argument that the rest of `env.host` is: "gymnasium:FrozenLake-v1".
 ADAPTERS = {
     "agent": ("ragen_jax.host_games.agent.game:AgentGame", "function"),
+    "verifiers": ("ragen_jax.host_games.agent.verifiers:VerifiersGame", "taskset"),
     "openenv": ("ragen_jax.host_games.adapters.openenv:OpenEnvGame", "url"),
     "gymnasium": ("ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", "id"),
     "reasoning_gym": (
@@ -23,3 +24,5 @@ ADAPTERS = {
     "textarena": ("ragen_jax.host_games.adapters.textarena:TextArenaGame", "id"),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),
 }
+# Those whose games are programs that call the model.
+AGENTS = ("agent", "verifiers")

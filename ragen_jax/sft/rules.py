@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from ragen_jax.config import is_agent
 from ragen_jax.registry.functions import load_reference
 from ragen_jax.registry.settings import Leaves, Settings, check, flatten
 
@@ -187,7 +188,7 @@ def _worlds(leaves: Leaves) -> Iterator[str]:
             key for key in leaves if re.fullmatch(r"demonstrators\.\w+\.noise", key)
         ]
         for key in (*noises, f"{game}.noise"):
-            if host.startswith("agent:") and leaves[key]:
+            if is_agent(host) and leaves[key]:
                 yield (
                     f"{key} = {leaves[key]}, but {host} is demonstrated by its expert, "
                     "which makes its own mistakes: set it to 0"

@@ -137,7 +137,7 @@ class AgentGame(HostGame):
         # A server of its own: threads that an earlier program has left behind must not
         # call in this episode.
         self._episode = Episode()
-        self._server = ApiServer(self._episode.ask, model=MODEL)
+        self._server = self._listen(self._episode)
         self._task = Task(seed, task, self._split, self._options)
         client = ClientSettings(self._server.url, API_KEY, MODEL)
         self._episode.start(functools.partial(self._start, self._task, client))
@@ -177,6 +177,10 @@ class AgentGame(HostGame):
 
     def close(self) -> None:
         self._end_episode()
+
+    def _listen(self, episode: Episode) -> ApiServer:
+        """The server that takes the calls of an episode."""
+        return ApiServer(episode.ask, model=MODEL)
 
     def _end_episode(self) -> bool:
         """Answer no more calls; whether the program has ended."""

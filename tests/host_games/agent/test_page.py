@@ -12,7 +12,7 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs" / "agents.md"
 
 
 def test_the_example_is_the_file():
-    (text,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    text, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert text == pathlib.Path(react.__file__).read_text()
 
 
