@@ -29,7 +29,6 @@ from ragen_jax.host_games.adapters.common import (
 )
 from ragen_jax.host_games.adapters.textarena_games import find_game
 from ragen_jax.host_games.adapters.textarena_opponents import (
-    Opponent,
     OpponentError,
     Position,
     build_expert,
@@ -39,7 +38,6 @@ from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
 from ragen_jax.host_games.common.options import (
     check_bool,
     check_one_of,
-    refuse_given,
 )
 from ragen_jax.host_games.common.splits import check_split
 
@@ -85,7 +83,7 @@ class TextArenaGame(HostGame):
         show_rules: bool = True,
         instruction: str | None = None,
     ):
-        """Makes the game and the opponent.
+        """Makes the game, the opponent and the expert.
 
         Args:
           split: one of `SPLITS`; training has even seeds, validation odd ones.
@@ -96,16 +94,14 @@ class TextArenaGame(HostGame):
           opponent: in games for two, "random": any legal move; or package.module:name
             of a function that gets all that the game has said to its side in this
             episode and returns a reply. None: "random", or the model at `opponent_url`.
-          opponent_url: of an API like OpenAI's, without /chat/completions, whose model
-            is the opponent.
-          opponent_model: its name there.
+          opponent_url, opponent_model: of an API like OpenAI's, without
+            /chat/completions, and the name of the model there that is the opponent.
           opponent_seconds: in which the opponent must answer; None: 30.
           expert: who demonstrates for the policy's side, "random" or a function, as
             `opponent`; None: nobody. Its replies are a `solution` where they win.
           show_rules: the first observation begins with the game's own prompt. Some
             games say only there what the problem is.
-          instruction: what is said before everything; None: the id and how a reply is
-            written.
+          instruction: said before everything; None: the id and how to reply.
 
         Raises:
           ImportError: textarena is not installed.
@@ -115,8 +111,8 @@ class TextArenaGame(HostGame):
         check_one_of("player", player, (0, 1, BOTH))
         check_bool("show_rules", show_rules)
         self._split, self._id, self._name = split, id, short_name(id)
-        self._kwargs = _check_kwargs(make_kwargs)
-        self._side, self._show_rules = player, show_rules
+        self._kwargs, self._side = _check_kwargs(make_kwargs), player
+        self._show_rules = show_rules
         self._library = _import_textarena()
         game = find_game(id, _find_folder(self._library, id))
         self._num_players = game.num_players
@@ -127,28 +123,21 @@ class TextArenaGame(HostGame):
         if instruction is None:
             instruction = f"You are playing {id}, a game of TextArena. {self._form()}"
         self.instruction = instruction
-        given = {
-            "opponent": opponent,
-            "opponent_url": opponent_url,
-            "opponent_model": opponent_model,
-            "opponent_seconds": opponent_seconds,
-        }
-        self._expert = None if expert is None else build_expert(id, game, expert)
-        self._opponent: Opponent | None = None
-        if game.num_players == 1:
-            refuse_given(f"but {id} is for one player; choose another game", **given)
-            if player != 0:
-                raise ValueError(f"player is {player!r}, but {id} is for one; use 0")
-            return
-        if opponent_url is not None:
-            refuse_given(
-                "beside opponent_url, whose model need not repeat its replies",
-                expert=expert,
-            )
-        self._opponent = build_opponent(id, game, instruction=instruction, **given)
-        self.waits = self._opponent.waits
-        self.max_step_seconds = self._opponent.max_reply_seconds
-        self.metrics = ("opponent_invalid",)
+        self._expert = build_expert(id, game, expert, opponent_url)
+        self._opponent = build_opponent(
+            id,
+            game,
+            player=player,
+            opponent=opponent,
+            opponent_url=opponent_url,
+            opponent_model=opponent_model,
+            opponent_seconds=opponent_seconds,
+            instruction=instruction,
+        )
+        if self._opponent is not None:
+            self.waits = self._opponent.waits
+            self.max_step_seconds = self._opponent.max_reply_seconds
+            self.metrics = ("opponent_invalid",)
 
     @property
     def name(self) -> str:

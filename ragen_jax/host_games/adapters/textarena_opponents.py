@@ -181,17 +181,29 @@ def build_opponent(
     id: str,
     game: Game,
     *,
+    player: int | str,
     opponent: str | None,
     opponent_url: str | None,
     opponent_model: str | None,
     opponent_seconds: float | None,
     instruction: str,
-) -> Opponent:
-    """The opponent that the options of `TextArenaGame` describe.
+) -> Opponent | None:
+    """The opponent that the options of `TextArenaGame` describe; None for one player.
 
     Raises:
       ValueError: they contradict each other, or the game has no random moves.
     """
+    if game.num_players == 1:
+        refuse_given(
+            f"but {id} is for one player; choose another game",
+            opponent=opponent,
+            opponent_url=opponent_url,
+            opponent_model=opponent_model,
+            opponent_seconds=opponent_seconds,
+        )
+        if player != 0:
+            raise ValueError(f"player is {player!r}, but {id} is for one; use 0")
+        return None
     if opponent_url is not None:
         refuse_given("beside opponent_url; give one of them", opponent=opponent)
         if not isinstance(opponent_model, str) or not opponent_model:
@@ -218,12 +230,22 @@ def build_opponent(
     return RandomOpponent(game.moves)
 
 
-def build_expert(id: str, game: Game, expert: str) -> Opponent:
+def build_expert(
+    id: str, game: Game, expert: str | None, opponent_url: str | None
+) -> Opponent | None:
     """Who demonstrates.
 
     Raises:
-      ValueError: it is no such function, or the game has no random moves.
+      ValueError: it is no such function, the game has no random moves, or its
+        demonstrations are of no use.
     """
+    if expert is None:
+        return None
+    if opponent_url is not None:
+        raise ValueError(
+            f"expert is {expert!r} beside opponent_url, whose model need not repeat "
+            "its replies; leave it out"
+        )
     if expert != RANDOM:
         return ScriptedOpponent("expert", expert)
     if game.moves is None:
