@@ -68,7 +68,7 @@ def test_games_of_adapters_are_checked_by_their_name(monkeypatch, capsys):
     monkeypatch.setattr(contract, "CHECKS", (contract.any_reply_is_answered,))
     assert check.main([name]) == 0
     assert f"{name} keeps the contract" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="nor begins with agent: or openenv: or"):
+    with pytest.raises(ValueError, match="nor begins with agent: or verifiers: or"):
         check.main(["ragen:"])
 
 
