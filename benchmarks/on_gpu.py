@@ -1,7 +1,7 @@
 """What a GPU is to show, in two calls of at most 8 minutes each.
 
     python -m benchmarks.on_gpu pack FOLDER   # before, with a network
-    python -m benchmarks.on_gpu a OUT FOLDER  # parity, iterations, decoding, updates
+    python -m benchmarks.on_gpu a OUT FOLDER  # iterations, decoding, updates, parity
     python -m benchmarks.on_gpu b OUT FOLDER  # SmolLM2 learns two games side by side
     python -m benchmarks.on_gpu take FOLDER   # says what of the weights has not come
 

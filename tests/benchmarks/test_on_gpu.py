@@ -293,10 +293,10 @@ def test_b_says_what_has_not_come(packed, tmp_path):
         (
             "a",
             [
-                "parity",
                 "iteration_100",
                 "decode",
                 "update",
+                "parity",
                 "iteration_400",
                 "attention",
             ],
