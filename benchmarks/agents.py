@@ -122,7 +122,13 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     print(f"{NUM_ROWS} rows, a process each; medians")
-    columns = ("in step", "joining", "ratio", "slowest episode's tools", "joining")
+    columns = (
+        "in step",
+        "joining",
+        "ratio",
+        "slowest episode's tools",
+        "joining takes",
+    )
     print(markdown.table(("mean of a tool", *columns), []))
     rows = []
     keys = (rollout_keys(jax.random.key(0), NUM_ROWS, 1),)

@@ -219,9 +219,7 @@ class AgentGame(HostGame):
         return Step(Observation(""), result.reward, not is_cut, is_cut, info)
 
 
-def read_reply(
-    reply: str, call: ChatCall, num_before: int = 0
-) -> ChatAnswer | CallRefused:
+def read_reply(reply: str, call: ChatCall, num_before: int) -> ChatAnswer | CallRefused:
     """The answer that a reply is: JSON of one, of a refusal, or the text itself.
 
     Args:
