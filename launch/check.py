@@ -150,8 +150,8 @@ def _host_game(
     name: str, subject: type, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
     from configs import base
-    from ragen_jax.host_games.base import SPLITS
-    from ragen_jax.host_games.contract import CHECKS, Subject
+    from ragen_jax.host_games.base import SPLITS, TRAINING
+    from ragen_jax.host_games.contract import AGENT_CHECKS, CHECKS, Subject
     from ragen_jax.registry.functions import constructing
     from ragen_jax.rollout.host.env import build_game, make_host_game
 
@@ -168,8 +168,10 @@ def _host_game(
     with constructing(name):
         env = make_host_game(name, given, max_failed_fraction=1.0, **settings)
         spec = env.spec
-        built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
-    yield from _outcomes(CHECKS, lambda check: check(built))
+        games = {split: build_game(spec, split) for split in SPLITS}
+    built = Subject(spec, games)
+    checks = AGENT_CHECKS if games[TRAINING].makes_calls else CHECKS
+    yield from _outcomes(checks, lambda check: check(built))
     _say_unread_words(env)
 
 

@@ -106,8 +106,6 @@ def solutions_win(subject: Subject) -> Iterator[str]:
             elif num_replies == 0:
                 if game.is_solvable:
                     yield f"{place}: `solution` is empty, but `is_solvable` is True"
-            elif game.makes_calls:
-                """What an agent's expert replies is demonstrated, won or not."""
             elif not episode[-1].info.get("success", False):
                 yield (
                     f"{place}: after the {num_replies} replies of its solution "
@@ -118,6 +116,14 @@ def solutions_win(subject: Subject) -> Iterator[str]:
                     f"{place}: its solution takes {num_replies} replies, "
                     f"longest_solution is {game.longest_solution}"
                 )
+
+
+def expert_answers(subject: Subject) -> Iterator[str]:
+    """Its expert, if it has one, answers every call."""
+    for split in SPLITS:
+        for row, episode in enumerate(subject.play(split, NUM_EPISODES, None)):
+            if episode[-1].failure is not None:
+                yield f"{split}, seed {row}: {episode[-1].failure}"
 
 
 def metrics_are_given(subject: Subject) -> Iterator[str]:
@@ -135,6 +141,10 @@ CHECKS: tuple[Callable[[Subject], Iterator[str]], ...] = (
     splits_are_apart,
     solutions_win,
     metrics_are_given,
+)
+# What an agent's expert does is demonstrated, won or not.
+AGENT_CHECKS = tuple(
+    expert_answers if check is solutions_win else check for check in CHECKS
 )
 
 

@@ -210,6 +210,11 @@ class AgentGame(HostGame):
         )
 
     def _last_step(self, result: Result, is_cut: bool = False) -> Step:
+        if unlisted := sorted(set(result.metrics) - set(self.metrics)):
+            raise BrokenContract(
+                f"{self._name} gave the metric {unlisted[0]!r}, which is not recorded; "
+                f"list it: metrics={(*self.metrics, *unlisted)!r} (env.kwargs)"
+            )
         success = result.success
         info = {
             "success": result.reward > 0 if success is None else success,

@@ -20,8 +20,6 @@ from ragen_jax.host_games.base import BrokenContract
 
 # Characters of a command's output that are kept.
 MAX_OUTPUT = 1_000_000
-# Between two looks whether the parent of this process has died.
-WATCH_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,19 +162,8 @@ class CommandRun:
                 error = BrokenContract(f"{command[0]} ended with status {status}")
             when_ended(Ended(output.decode("utf-8", "replace"), error))
 
-        parent = os.getppid()
-
-        def watch() -> None:
-            # Nobody plays on after a parent that was killed, and this process may wait
-            # for the command's next call.
-            while self._thread.is_alive():
-                self._thread.join(WATCH_SECONDS)
-                if os.getppid() != parent:
-                    self._kill()
-
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
-        threading.Thread(target=watch, daemon=True).start()
 
     def end(self, seconds: float) -> bool:
         """Kill the process; whether it has ended."""

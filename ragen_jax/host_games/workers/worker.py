@@ -27,7 +27,10 @@ import io
 import json
 import os
 import resource
+import threading
+import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,11 @@ from ragen_jax.host_games.base import (
     Step,
 )
 from ragen_jax.host_games.wrappers import wrap
+
+# Between two looks whether the parent of this process has died, and for its games to
+# close if it has.
+WATCH_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
 
 
 def main() -> None:
@@ -57,6 +65,8 @@ def main() -> None:
     build = functools.partial(_build, start, failures)
     worker = os.getpid()
     games: dict[int, HostGame] = {}
+    parent = os.getppid()
+    threading.Thread(target=_watch, args=(parent, games), daemon=True).start()
     for line in requests:
         request = json.loads(line)
         row, number = request["row"], {"number": request["number"]}
@@ -82,8 +92,21 @@ def main() -> None:
             os._exit(0)
         answers.write(line)
         answers.flush()
-    for game in games.values():
-        _close(game)
+    _close_all(games)
+
+
+def _watch(parent: int, games: Mapping[int, HostGame]) -> None:
+    """End the process, with what its games have started, if its parent is killed.
+
+    A game may be waiting for something that never comes, and not see the end of the
+    requests.
+    """
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    closing = threading.Thread(target=_close_all, args=(games,), daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
+    os._exit(1)
 
 
 def _build(start: dict[str, Any], failures: list[Exception]) -> HostGame:
@@ -125,6 +148,11 @@ def _words(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{where.filename}, line {where.lineno}"
     return f"{type(error).__name__}: {error} ({place})"
+
+
+def _close_all(games: Mapping[int, HostGame]) -> None:
+    for game in list(games.values()):
+        _close(game)
 
 
 def _close(game: HostGame) -> None:

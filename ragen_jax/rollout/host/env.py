@@ -358,9 +358,11 @@ def _in_json(name: str, kwargs: Mapping[str, object]) -> dict[str, Any]:
 
 def _check_class(reference: str, make: object) -> None:
     if not (isinstance(make, type) and issubclass(make, HostGame)):
+        is_function = callable(make) and not isinstance(make, type)
+        agent = f"; a function that calls the model is agent:{reference}"
         raise ValueError(
             f"{reference} is not a game: it must be a class derived from "
-            "ragen_jax.host_games.base.HostGame"
+            f"ragen_jax.host_games.base.HostGame{agent if is_function else ''}"
         )
 
 

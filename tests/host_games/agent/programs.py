@@ -52,7 +52,8 @@ def chat(task, client):
         said.append(reply["content"])
         letters += len(reply["content"])
         messages += [reply, user(f"and {i}")]
-    return Result(letters / 100, letters % 2 == 0, metrics={"letters": letters})
+    metrics = {"letters": letters} if task.options.get("counts") else {}
+    return Result(letters / 100, letters % 2 == 0, metrics=metrics)
 
 
 async def chat_async(task, client):

@@ -1,29 +1,29 @@
 """The game of an agent's program: what players of text can do, and what it leaves."""
 
+import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+
+import pytest
 
 from ragen_jax.host_games.agent.game import AgentGame
+from ragen_jax.host_games.base import BrokenContract
 
 PROGRAMS = "tests.host_games.agent.programs"
 
-# A worker that plays a command; prints the command's number.
-WORKER = """
-import time
-from ragen_jax.host_games.agent.program import ClientSettings, CommandRun, Task
-client = ClientSettings("http://127.0.0.1:1", "none", "policy")
-command = CommandRun(["sleep", "600"], Task(0, None, "training", {}), client, print)
-print(command._process.pid, flush=True)
-time.sleep(600)
-"""
+# Waits for the first call of a command, which never comes.
 TRAINER = """
-import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", sys.argv[1]])
-time.sleep(600)
+import json, sys
+from ragen_jax.host_games.workers.pool import GameSpec, Pool
+kwargs = {"function": "command", "command": json.loads(sys.argv[1])}
+game = GameSpec("ragen_jax.host_games.agent.game:AgentGame", kwargs, num_workers=1,
+                step_seconds=600.0)
+Pool(game, "training", 1).reset([0], [None])
 """
 
 
@@ -39,22 +39,41 @@ def test_a_text_calls_tools_where_there_are_any():
     game.close()
 
 
-def test_a_command_ends_when_the_trainer_is_killed():
-    words = [sys.executable, "-c", TRAINER, WORKER]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, start_new_session=True
-    ) as trainer:
-        command = int(trainer.stdout.readline())
+def test_a_metric_that_is_not_listed_is_refused():
+    chat = {"function": f"{PROGRAMS}:chat", "options": {"counts": True}}
+    play_to_the_end(AgentGame(**chat, metrics=("letters",)))
+    game = AgentGame(**chat)
+    with pytest.raises(BrokenContract, match=r"list it: metrics=\('letters',\)"):
+        play_to_the_end(game)
+
+
+def play_to_the_end(game):
+    game.reset(1)
+    while not game.step("a").terminated:
+        """Any reply will do."""
+    game.close()
+
+
+def test_a_command_and_its_worker_end_when_the_trainer_is_killed(tmp_path):
+    note = tmp_path / "processes"
+    command = ["sh", "-c", f"echo $$ $PPID > {note}; sleep 600"]
+    words = [sys.executable, "-c", TRAINER, json.dumps(command)]
+    with subprocess.Popen(words, start_new_session=True) as trainer:
         try:
-            assert words_of(command)
-            trainer.kill()
-            for _ in range(300):
-                if not words_of(command):
-                    break
-                time.sleep(0.1)
-            assert not words_of(command)
+            until(lambda: note.exists() and note.read_text().endswith("\n"))
+            playing = [int(word) for word in note.read_text().split()]
+            assert all(map(words_of, playing))
         finally:
             os.killpg(trainer.pid, signal.SIGKILL)
+    until(lambda: not any(map(words_of, playing)))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not come to that within a minute")
 
 
 def words_of(process: int) -> bytes:
