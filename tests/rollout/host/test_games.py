@@ -443,7 +443,7 @@ def test_special_tokens_in_observations_are_text():
         ),
         ("echo", {"num_words": 0}, "num_words=0 must be from 2 to 20"),
         ("tests.host_games.games:FAULTS", {}, "must be a class derived from"),
-        ("tests.host_games.games:_hang", {}, "model is agent:tests.host_games.games:_h"),
+        ("tests.host_games.games:_hang", {}, "is agent:tests.host_games.games:_h"),
     ],
 )
 def test_bad_names_and_arguments(name, kwargs, message):
