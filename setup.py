@@ -56,7 +56,7 @@ setup(
     package_data={
         "ragen_jax": ["pocket/*", "pocket_worlds/*", "pocket_host/*"],
         "ragen_jax.report": ["static/*"],
-        "ragen_jax.runs": ["cells.json"],
+        "envs": ["cells.json"],
     },
     entry_points={"console_scripts": ["ragen-jax = launch.main:main"]},
     install_requires=requirements(),

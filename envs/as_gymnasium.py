@@ -25,6 +25,8 @@ from envs import ENVIRONMENTS, make
 from envs.base import SPLITS, TRAINING, EnvParams, TextEnvironment
 from envs.templates import Cells, Choice, Grid, Number, Passage, Template
 
+# Pixels of a cell's side, of `render`.
+CELL = 32
 # How actions are given.
 INDEX, TEXT = ACTIONS = ("index", "text")
 # Characters of answers, together with those of the action names.
@@ -50,7 +52,7 @@ class GymnasiumText(gymnasium.Env):
     failed attempt `truncated`: to Gymnasium's checker that is an error.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012
 
     def __init__(
         self,
@@ -66,7 +68,8 @@ class GymnasiumText(gymnasium.Env):
           game: key of `envs.ENVIRONMENTS`.
           actions: "index": a number; "text": what a model would answer. None: "index"
             if action names are the same in every level, else "text".
-          render_mode: "ansi": `render` returns the observation. None: no rendering.
+          render_mode: "ansi": `render` returns the observation; "rgb_array": a
+            picture of the board, uint8[H, W, 3]. None: no rendering.
           params: fields of the game's `EnvParams`, such as rewards and the time limit;
             None: the defaults.
           kwargs: of the game's constructor.
@@ -79,11 +82,16 @@ class GymnasiumText(gymnasium.Env):
                 f"actions={actions!r}; use {' or '.join(ACTIONS)}, or None for the "
                 "game's default"
             )
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode={render_mode!r}; use 'ansi' or None")
-        self.render_mode = render_mode
         listed = {name: _hashable(value) for name, value in kwargs.items()}
         self.game, self._play = _compile(game, tuple(sorted(listed.items())))
+        if self.game.picture is None:
+            self.metadata = {**self.metadata, "render_modes": ["ansi"]}
+        modes = self.metadata["render_modes"]
+        if render_mode not in (None, *modes):
+            raise ValueError(
+                f"render_mode={render_mode!r}; use {' or '.join(modes)}, or None"
+            )
+        self.render_mode = render_mode
         self._params = _choose_params(self.game, params)
         has_fixed_names = len(self.game.action_vocabulary) == self.game.num_actions
         self._takes_text = actions == TEXT or (actions is None and not has_fixed_names)
@@ -144,15 +152,17 @@ class GymnasiumText(gymnasium.Env):
             ends = any(ends), False
         return self._see(), float(reward), *ends, {**flags, "valid": True}
 
-    def render(self) -> str | None:
-        """The observation."""
+    def render(self) -> str | np.ndarray | None:
+        """The observation, or the picture of the board."""
         if self.render_mode is None:
             gymnasium.logger.warn(
                 "render was called without a render mode; use "
-                "gymnasium.make(..., render_mode='ansi')"
+                "gymnasium.make(..., render_mode='ansi') or 'rgb_array'"
             )
             return None
-        return self._text
+        if self.render_mode == "ansi":
+            return self._text
+        return np.asarray(self._play.pixels(self._state, self._params))
 
     def _see(self) -> str:
         fields = self._play.text_fields(self._state, self._params)
@@ -194,6 +204,7 @@ class _Play:
         self.text_fields = jax.jit(game.text_fields)
         self.action_names = jax.jit(game.action_names)
         self.read = jax.jit(game.read_action)
+        self.pixels = jax.jit(lambda state, params: game.pixels(state, params, CELL))
 
         @jax.jit
         def step(noise_key, state, action, params):

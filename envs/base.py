@@ -24,11 +24,12 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
+from envs import pictures
 from envs.auto_reset import replace_where
 from envs.blocks import in_blocks
 from envs.hashing import hash_arrays
 from envs.parameters import range_problem
-from envs.templates import Choice, Template
+from envs.templates import Choice, Grid, Template
 
 EnvState = environment.EnvState
 EnvParams = environment.EnvParams
@@ -410,6 +411,33 @@ class TextEnvironment(environment.Environment, TextGame):
         By default the observation is the template's only field, `board`.
         """
         return {"board": self.observe(None, state, None, params)}
+
+    @property
+    def picture(self) -> Grid | None:
+        """The board that `pixels` draws: by default that of its text; None: none."""
+        grids = (part for part in self.template.parts if isinstance(part, Grid))
+        return next(grids, None)
+
+    def board(self, state: EnvState, params: EnvParams) -> Int[Array, "rows cols"]:
+        """Symbol ids of the board in `picture`."""
+        return self.text_fields(state, params)[self.picture.name]
+
+    def pixels(
+        self, state: EnvState, params: EnvParams, cell: int = pictures.CELL
+    ) -> UInt8[Array, "height width 3"]:
+        """The board of a state as a picture; `vmap` it over states for many.
+
+        Args:
+          cell: pixels of a cell's side; static.
+
+        Raises:
+          ValueError: the game shows no board, or `cell` is out of range.
+        """
+        grid = self.picture
+        if grid is None:
+            raise ValueError(f"{self.name} shows no board: there is nothing to draw")
+        cells = pictures.draw_cells(grid.symbols, grid.meanings, cell)
+        return pictures.lay_cells(self.board(state, params), cells)
 
     def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether the rules end the game: by default, with success alone."""

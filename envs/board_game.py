@@ -60,6 +60,7 @@ class BoardGame(TextEnvironment):
         self._board_shape = (rows, cols)
         self.instruction = self._instruction()
         picture = Grid("board", symbols, rows, cols, border, self.meanings)
+        self._picture = picture
         self._player_marks = tuple(player_marks)
 
         def cells(name: str, label: str, most: int) -> Cells:
@@ -81,6 +82,15 @@ class BoardGame(TextEnvironment):
     def observation_space(self, params: EnvParams) -> spaces.Box:
         """Boards of symbol ids."""
         return spaces.Box(0, len(self.symbols) - 1, self._board_shape, jnp.int32)
+
+    @property
+    def picture(self) -> Grid:
+        """The board, also where the text lists coordinates."""
+        return self._picture
+
+    def board(self, state: EnvState, params: EnvParams) -> Int[Array, "rows cols"]:
+        """The observation."""
+        return self.observe(None, state, None, params)
 
     def fields_of(
         self, board: Int[Array, "rows cols"], marks: Mapping[str, Array]

@@ -8,12 +8,16 @@ content security policy lets no other script run and nothing be fetched.
 import base64
 import hashlib
 import importlib.resources
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ragen_jax.runs.boards import read_looks
+from PIL import Image
+
+from envs.pictures import draw_cell
+from ragen_jax.runs.boards import png
 
 # In the order they run.
 _SCRIPTS = tuple(
@@ -23,6 +27,9 @@ _SCRIPTS = tuple(
         *("board", "turn", "viewer", "page"),
     )
 )
+# Pixels of a cell's side, and cells that are drawn; of the rest the symbol is written.
+_CELL = 64
+_MAX_DRAWINGS = 200
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -35,7 +42,7 @@ def make_page(contents: Mapping[str, Any]) -> str:
         scripts=_SCRIPTS,
         title=escape_text(f"{title}: report"),
         data=escape_json(json.dumps(contents, ensure_ascii=False, allow_nan=False)),
-        cells=escape_json(read_looks()),
+        cells=escape_json(json.dumps(_drawings(contents["episodes"]["chosen"]))),
     )
 
 
@@ -80,6 +87,29 @@ def series_colors(scheme: str = "light") -> list[str]:
 def escape_text(text: str) -> str:
     """A text inside an element."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _drawings(episodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Addresses of drawings, by what a cell means and then by its symbol."""
+    # In the order of their first use.
+    used = dict.fromkeys(
+        (episode.get("legend", {}).get(symbol, ""), symbol)
+        for episode in episodes
+        for symbol in _symbols(episode)
+    )
+    drawings: dict[str, dict[str, str]] = {}
+    for meaning, symbol in itertools.islice(used, _MAX_DRAWINGS):
+        data = png(Image.fromarray(draw_cell(meaning, symbol, _CELL)))
+        address = f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
+        drawings.setdefault(meaning, {})[symbol] = address
+    return drawings
+
+
+def _symbols(episode: Mapping[str, Any]) -> Iterator[str]:
+    for turn in episode["turns"]:
+        boards = [turn["board"]] if "board" in turn else []
+        for board in boards + turn.get("boards_after", []):
+            yield from itertools.chain.from_iterable(board)
 
 
 def _hash(text: str) -> str:

@@ -178,6 +178,19 @@ def test_params_change_rewards_and_limits():
         gymnasium.make("ragen_jax/Sokoban-v0", params={"reward": 1})
 
 
+def test_render_is_the_picture_of_the_board():
+    env = gymnasium.make("ragen_jax/Sokoban-v0", render_mode="rgb_array")
+    env.reset(seed=1)
+    game = env.unwrapped
+    for action in (0, 1):
+        env.step(action)
+        expected = game.game.pixels(game._state, game._params, 32)
+        np.testing.assert_array_equal(env.render(), expected)
+    assert env.render().shape == (192, 192, 3)
+    with pytest.raises(ValueError, match="use ansi, or None"):
+        gymnasium.make("ragen_jax/Bandit-v0", render_mode="rgb_array")
+
+
 def test_render_is_the_observation():
     env = gymnasium.make("ragen_jax/Sokoban-v0", render_mode="ansi")
     text, _ = env.reset(seed=0)
@@ -210,7 +223,7 @@ def test_batches_of_gymnasium():
     ("kwargs", "says"),
     [
         ({"actions": "names"}, "use index or text"),
-        ({"render_mode": "human"}, "use 'ansi' or None"),
+        ({"render_mode": "human"}, "use ansi or rgb_array, or None"),
         ({"size": 4}, "takes no argument 'size'"),
         ({"rows": 1}, "rows"),
     ],

@@ -123,23 +123,39 @@ def test_filters(page):
     assert 0 < browser.counts(page)[0] < hostile
 
 
-def test_a_digit_fits_into_its_cell_in_its_own_colour(page):
-    digits = page.execute_script(
-        "const cell = document.querySelector('#board rect').getBoundingClientRect();"
-        "return [...document.querySelectorAll('#board .glyph')].map((digit) => {"
-        "  const box = digit.getBoundingClientRect();"
-        "  const color = getComputedStyle(digit).fill;"
-        "  return [box.width / cell.width, box.height / cell.height, color];"
-        "})"
+def test_every_cell_is_a_drawing_that_fills_it(page):
+    shown = page.execute_script(
+        "const board = document.querySelector('#board').getBoundingClientRect();"
+        "const cells = [...document.querySelectorAll('#board image')];"
+        "const area = (box) => box.width * box.height;"
+        "const filled = cells.map((x) => area(x.getBoundingClientRect()));"
+        "return [cells.length, filled.reduce((a, b) => a + b) / area(board)]"
     )
-    muted = page.execute_script(
-        "return getComputedStyle(document.querySelector('figure svg text')).fill"
+    sizes = page.execute_async_script(
+        "const done = arguments[0];"
+        "const load = async (x) => {"
+        "  const image = new Image();"
+        "  image.src = x.getAttribute('href');"
+        "  await image.decode();"
+        "  return image.naturalWidth;"
+        "};"
+        "const cells = document.querySelectorAll('#board image');"
+        "Promise.all([...cells].map(load)).then(done)"
     )
-    assert len(digits) == 1
-    width, height, color = digits[0]
-    assert 0.1 < width < 0.8
-    assert 0.3 < height < 1
-    assert color != muted
+    num_cells, share = shown
+    assert num_cells == len(sizes) > 1
+    assert abs(share - 1) < 0.01
+    assert set(sizes) == {64}
+
+
+def test_symbols_beyond_the_drawings_are_written(page):
+    width = page.execute_script(
+        "const svg = document.querySelector('#board');"
+        "svg.append(drawCell('no such meaning', 'abc', 0, 0));"
+        "const word = svg.querySelector('.glyph').getBoundingClientRect();"
+        "return word.width / svg.querySelector('image').getBoundingClientRect().width"
+    )
+    assert 0.1 < width < 1
 
 
 @pytest.mark.parametrize(

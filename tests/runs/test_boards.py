@@ -1,7 +1,6 @@
 """Boards as pictures: sizes, looks of meanings, and the PNG file."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -10,10 +9,11 @@ from matplotlib import image
 from envs.cube.env import Cube2x2
 from envs.frozen_lake.env import FrozenLake
 from envs.game2048.env import Game2048
+from envs.pictures import looks
 from envs.sokoban.env import Sokoban
 from ragen_jax.runs import boards
 
-LOOKS = boards._looks()
+LOOKS = looks()
 TILES, *_ = Game2048(size=4, goal=2**17).template.parts
 
 
@@ -74,10 +74,3 @@ def test_long_symbols_stand_in_columns():
     assert boards.color_board(board, legend, width=9).plain == " 2 128 . \n16  .  2 \n"
     grounds = [str(span.style).split()[-1] for span in shown.spans]
     assert grounds[1] == LOOKS["tile of 128"]["ground"]
-
-
-def test_every_look_can_be_drawn():
-    assert {look["shape"] for look in LOOKS.values()} <= set(boards.SHAPES)
-    colors = [v for look in LOOKS.values() for k, v in look.items() if k != "shape"]
-    assert json.dumps(colors).count("#") == len(colors)
-    assert {len(color) for color in colors} == {7}

@@ -1,4 +1,4 @@
-// A board as a drawing: cells by what their symbols mean.
+// A board as a drawing: the picture of each cell is the one that models see.
 "use strict";
 
 // Boards of a turn: before it, then after each of its actions.
@@ -104,72 +104,26 @@ function lastMessage(text) {
 }
 
 function drawCell(meaning, symbol, c, r) {
-  const look = CELLS[meaning] || CELLS[""],
-    x = c + 0.5,
-    y = r + 0.5,
-    ink = look.ink,
-    parts = [];
-  const disc = (fill, size) => svg("circle", { cx: x, cy: y, r: size, fill });
-  const ring = (stroke) =>
-    svg("circle", { cx: x, cy: y, r: 0.33, fill: "none", stroke, "stroke-width": 0.09 });
-  const line = (x1, y1, x2, y2) =>
-    segment(c + x1, r + y1, c + x2, r + y2, { stroke: ink, "stroke-width": 0.045 });
-  if (look.shape === "bricks")
-    parts.push(
-      line(0, 0.33, 1, 0.33),
-      line(0, 0.67, 1, 0.67),
-      line(0.5, 0, 0.5, 0.33),
-      line(0.2, 0.33, 0.2, 0.67),
-      line(0.75, 0.33, 0.75, 0.67),
-      line(0.5, 0.67, 0.5, 1),
+  const drawing = (CELLS[meaning || ""] || {})[symbol];
+  if (drawing)
+    return svg(
+      "g",
+      {},
+      svg("title", {}, meaning || symbol),
+      svg("image", { href: drawing, x: c, y: r, width: 1, height: 1 }),
     );
-  else if (look.shape === "ring") parts.push(ring(ink), disc(ink, 0.1));
-  else if (look.shape === "box")
-    parts.push(
-      rectangle(c + 0.16, r + 0.16, 0.68, 0.68, { rx: 0.07, fill: ink }),
-      svg("path", {
-        d: `M${c + 0.28} ${r + 0.28}L${c + 0.72} ${r + 0.72}M${c + 0.72} ${r + 0.28}L${c + 0.28} ${r + 0.72}`,
-        stroke: "#fff",
-        "stroke-width": 0.07,
-        opacity: 0.75,
-      }),
-    );
-  else if (look.shape === "hole") parts.push(disc(ink, 0.36));
-  else if (look.shape === "star")
-    parts.push(svg("polygon", { points: star(x, y, 0.38), fill: ink }));
-  else if (look.shape === "disc") parts.push(...person(x, y, ink, disc));
-  else if (look.shape === "disc in ring")
-    parts.push(ring(look.second), ...person(x, y, ink, disc, 0.22));
-  else if (look.shape === "disc in hole")
-    parts.push(disc(look.second, 0.38), ...person(x, y, ink, disc, 0.22));
-  else if (look.shape === "text") {
-    const size = Math.min(0.55, 1.4 / Array.from(symbol).length);
-    parts.push(
-      caption(x, y + 0.36 * size, symbol, {
-        "text-anchor": "middle",
-        style: null,
-        "font-size": size.toFixed(3),
-        class: "glyph",
-        fill: ink,
-      }),
-    );
-  }
-  const ground = rectangle(c, r, 1, 1, {
-    fill: look.ground,
-    stroke: look.shape === "bricks" ? "none" : "rgba(0,0,0,.10)",
-    "stroke-width": 0.02,
-  });
-  return svg("g", {}, svg("title", {}, meaning || symbol), ground, parts);
+  const size = Math.min(0.55, 1.4 / Array.from(symbol).length);
+  return svg(
+    "g",
+    {},
+    svg("title", {}, meaning || symbol),
+    rectangle(c, r, 1, 1, { fill: "#ece7db", stroke: "rgba(0,0,0,.10)", "stroke-width": 0.02 }),
+    caption(c + 0.5, r + 0.5 + 0.36 * size, symbol, {
+      "text-anchor": "middle",
+      style: null,
+      "font-size": size.toFixed(3),
+      class: "glyph",
+      fill: "#3a3a3a",
+    }),
+  );
 }
-
-const person = (x, y, ink, disc, size = 0.3) => [
-  disc(ink, size),
-  svg("circle", { cx: x - size * 0.35, cy: y - size * 0.15, r: size * 0.16, fill: "#fff" }),
-  svg("circle", { cx: x + size * 0.35, cy: y - size * 0.15, r: size * 0.16, fill: "#fff" }),
-];
-const star = (x, y, size) =>
-  Array.from({ length: 10 }, (_, i) => {
-    const radius = i % 2 ? size * 0.42 : size,
-      angle = (Math.PI * i) / 5 - Math.PI / 2;
-    return `${x + radius * Math.cos(angle)},${y + radius * Math.sin(angle)}`;
-  }).join(" ");
