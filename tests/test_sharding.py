@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from ragen_jax import sharding
-from ragen_jax.models.decoder import LOGICAL_AXES as MODEL_AXES
+from ragen_jax.models.layers import LOGICAL_AXES as MODEL_AXES
 from ragen_jax.sharding import make_mesh, param_shardings
 
 

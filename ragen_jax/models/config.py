@@ -187,6 +187,8 @@ class ModelConfig:
           ValueError: a size is absent or impossible, or the model needs something that
             is not implemented here.
         """
+        own = cls._own_fields(hf)
+        hf = cls._text_keys(hf)
         _refuse_other_networks(hf)
         cls._refuse_other_constants(hf)
         missing = [name for name in REQUIRED_SIZES if name not in hf]
@@ -202,7 +204,18 @@ class ModelConfig:
             eos_token_ids=token_ids(hf.get("eos_token_id")),
             bos_token_id=hf.get("bos_token_id"),
             pad_token_id=hf.get("pad_token_id"),
+            **own,
         )
+
+    @classmethod
+    def _own_fields(cls, hf: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields that only this family has."""
+        return {}
+
+    @classmethod
+    def _text_keys(cls, hf: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The keys that describe the decoder, where a file has others, too."""
+        return hf
 
     def to_hf(self) -> dict[str, Any]:
         """Contents of `config.json`, readable by transformers 4 and 5 and by vLLM."""

@@ -9,6 +9,7 @@ Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call, `S` cache slots.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,70 +36,11 @@ from ragen_jax.models.kv_cache import (
     as_layer_cache,
     write_layer,
 )
-from ragen_jax.models.products import PRODUCT, product, product_float32
+from ragen_jax.models.layers import Linear, RMSNorm
+from ragen_jax.models.products import PRODUCT, product_float32
 
-# Names a parameter's axes may carry; `ragen_jax/sharding.py` maps them to mesh axes.
-# "heads" and "kv_heads" are heads x head size: a split must fall between heads.
-LOGICAL_AXES = ("vocab", "embed", "heads", "kv_heads", "mlp", "norm", "rank")
 # Name of the outputs of the projections in attention, for `REMAT_POLICIES`.
 ATTENTION = "attention projection"
-
-
-class Linear(nnx.Module):
-    """`x @ kernel + bias`, computed in `dtype` from float32 parameters.
-
-    With an adapter (`models/lora.py`): `x @ kernel + (x @ lora_a) @ lora_b * scale +
-    bias`. The product of the two small matrices is never formed, nor its gradient.
-    """
-
-    def __init__(
-        self, sizes, axes, *, use_bias: bool, init_scale: float, dtype, rngs: nnx.Rngs
-    ):
-        kernel = init_scale * jax.random.normal(rngs.params(), sizes)
-        self.kernel = nnx.Param(kernel, logical_axes=axes)
-        if use_bias:
-            self.bias = nnx.Param(jnp.zeros(sizes[1:]), logical_axes=axes[1:])
-        self.use_bias = use_bias
-        self.adapter_scale = None
-        self.dtype = dtype
-
-    def add_adapter(self, rank: int, scale: float) -> None:
-        """Adds `lora_a` [in, rank] and `lora_b` [rank, out], both zero."""
-        axes = self.kernel.get_metadata("logical_axes")
-        into, out = self.kernel.shape
-        a, b = jnp.zeros((into, rank)), jnp.zeros((rank, out))
-        self.lora_a = nnx.LoRAParam(a, logical_axes=(axes[0], "rank"))
-        self.lora_b = nnx.LoRAParam(b, logical_axes=("rank", axes[1]))
-        self.adapter_scale = scale
-
-    def __call__(self, x: Float[Array, "B Q n"]) -> Float[Array, "B Q m"]:
-        # As one matrix: the kernel's gradient then sums over one axis, not two, which
-        # takes a third of the time on CPUs.
-        rows = x.reshape(-1, x.shape[-1])
-        out = product(rows, self.kernel[...].astype(self.dtype))
-        if self.adapter_scale is not None:
-            # Scaled while it is narrow.
-            low = product(rows, self.lora_a[...].astype(self.dtype))
-            low = low * self.adapter_scale
-            out = out + product(low, self.lora_b[...].astype(self.dtype))
-        if self.use_bias:
-            out = out + self.bias[...].astype(self.dtype)[None]
-        return out.reshape(*x.shape[:-1], -1)
-
-
-class RMSNorm(nnx.Module):
-    """`x / sqrt(mean(x^2) + eps) * scale` in float32 (arXiv 1910.07467)."""
-
-    def __init__(self, width: int, eps: float):
-        self.scale = nnx.Param(jnp.ones(width), logical_axes=("norm",))
-        self.eps = eps
-
-    def __call__(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
-        wide = x.astype(jnp.float32)
-        mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
-        normed = wide * jax.lax.rsqrt(mean_square + self.eps)
-        scale = jnp.expand_dims(self.scale[...], range(x.ndim - 1))
-        return (normed * scale).astype(x.dtype)
 
 
 class Attention(nnx.Module):
@@ -281,13 +223,10 @@ class Decoder(nnx.Module):
         tokens: Int[Array, "B Q"],
         positions: Int[Array, "B Q"],
         cache: KVCache | SharedCache | PromptRows | None,
+        sight: Any = None,
     ) -> tuple[Float[Array, "B Q D"], KVCache | SharedCache | PromptRows | None]:
         config = self.config
-        table = self.embed_tokens["weight"][...].astype(self.dtype)
-        x = table.at[tokens].get(mode="clip")  # padding may be of any value
-        angles = rope_angles(
-            positions, config.head_dim, config.rope_theta, config.rope_scaling
-        )
+        x, angles = self._embed(tokens, positions, sight)
         has_gradients = cache is None or isinstance(cache, PromptRows)
         if has_gradients and self.remat is not None:
             return self.norm(self._scan_layers(x, positions, angles, cache)), cache
@@ -301,6 +240,20 @@ class Decoder(nnx.Module):
         if isinstance(cache, KVCache):
             cache = cache.with_layers(new_caches)
         return self.norm(x), cache
+
+    def _embed(
+        self, tokens: Int[Array, "B Q"], positions: Int[Array, "B Q"], sight: Any
+    ) -> tuple[Float[Array, "B Q D"], tuple[Array, Array]]:
+        """Embeddings of tokens, and the angles by which their heads turn."""
+        config = self.config
+        if sight is not None:
+            raise ValueError(f"a network of {config.model_type!r} sees no pictures")
+        table = self.embed_tokens["weight"][...].astype(self.dtype)
+        x = table.at[tokens].get(mode="clip")  # padding may be of any value
+        angles = rope_angles(
+            positions, config.head_dim, config.rope_theta, config.rope_scaling
+        )
+        return x, angles
 
     def _scan_layers(self, x, positions, angles, layout) -> Float[Array, "B Q D"]:
         """All layers, one after the other in a loop, recomputed as `remat` says.

@@ -13,6 +13,8 @@ from flax import nnx
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.decoder import Decoder
+from ragen_jax.models.vision import VisionConfig
+from ragen_jax.models.vision_decoder import VisionDecoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,87 @@ class Qwen2Config(ModelConfig):
     qkv_bias = True
     qk_norm = False
     hf_constants = {"use_sliding_window": False}  # noqa: RUF012  (never changed)
+
+
+_PICTURE_TOKENS = (
+    *("image_token_id", "vision_start_token_id", "vision_end_token_id"),
+    "video_token_id",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen25VLConfig(ModelConfig):
+    """Sizes and constants of a Qwen2.5-VL: a Qwen-2.5 that sees pictures.
+
+    Attributes:
+      vision: its tower.
+      image_token_id: token that stands for a part of a picture.
+      vision_start_token_id, vision_end_token_id: tokens around a picture.
+      video_token_id: kept for export only.
+      mrope_section: pairs of a head that turn by time, by row and by column.
+    """
+
+    model_type = "qwen2_5_vl"
+    architecture = "Qwen2_5_VLForConditionalGeneration"
+    qkv_bias = True
+    qk_norm = False
+    hf_constants = {"use_sliding_window": False}  # noqa: RUF012  (never changed)
+
+    vision: VisionConfig | None = None
+    image_token_id: int = 151_655
+    vision_start_token_id: int = 151_652
+    vision_end_token_id: int = 151_653
+    video_token_id: int = 151_656
+    mrope_section: tuple[int, int, int] = (16, 24, 24)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.vision is None:
+            raise ValueError("config.json lacks vision_config")
+        if self.vision.out_hidden_size != self.hidden_size:
+            raise ValueError(
+                f"vision_config has out_hidden_size = {self.vision.out_hidden_size}, "
+                f"which must be hidden_size = {self.hidden_size}"
+            )
+        half = self.head_dim // 2
+        if len(self.mrope_section) != 3 or sum(self.mrope_section) != half:
+            raise ValueError(
+                f"mrope_section = {list(self.mrope_section)} must be three numbers "
+                f"whose sum is half of head_dim, {half}"
+            )
+
+    @classmethod
+    def _own_fields(cls, hf: Mapping[str, Any]) -> dict[str, Any]:
+        if "vision_config" not in hf:
+            raise ValueError("config.json lacks vision_config")
+        given = {name: hf[name] for name in _PICTURE_TOKENS if name in hf}
+        if sections := _rope_of(hf).get("mrope_section"):
+            given["mrope_section"] = tuple(sections)
+        return given | {"vision": VisionConfig.from_hf(hf["vision_config"])}
+
+    @classmethod
+    def _text_keys(cls, hf: Mapping[str, Any]) -> Mapping[str, Any]:
+        # transformers 5 writes them into a section of their own. Sections of heads are
+        # this family's own way to turn them; the rest is as in Qwen-2.5.
+        rope = dict(_rope_of(hf))
+        rope.pop("mrope_section", None)
+        if rope.get("rope_type", rope.get("type")) == "mrope":
+            rope = {
+                key: x for key, x in rope.items() if key not in ("rope_type", "type")
+            }
+        text = {**hf, **hf.get("text_config", {})}
+        return text | {"rope_parameters": rope, "rope_scaling": None}
+
+    def to_hf(self) -> dict[str, Any]:
+        hf = super().to_hf()
+        del hf["vision"]
+        sections = {"type": "mrope", "mrope_section": list(hf.pop("mrope_section"))}
+        return hf | {"vision_config": self.vision.to_hf(), "rope_scaling": sections}
+
+
+def _rope_of(hf: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = hf.get("text_config", hf)
+    return (text.get("rope_scaling") or {}) | (text.get("rope_parameters") or {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +161,20 @@ def read_config(hf: Mapping[str, Any]) -> ModelConfig:
     return MODELS[model_type].config.from_hf(hf)
 
 
+def check_reads_text_alone(config: ModelConfig) -> None:
+    """Refuse a network that sees, where nothing shows it pictures.
+
+    Raises:
+      ValueError: says which network it is.
+    """
+    if isinstance(config, Qwen25VLConfig):
+        raise ValueError(
+            f"model.path has a model of {config.model_type!r}, which sees pictures: "
+            "as a library it computes what transformers does (docs/visual.md), but no "
+            "dialogue shows pictures yet; use a model that reads text alone"
+        )
+
+
 def new_config(model_type: str = "qwen2", **fields) -> ModelConfig:
     """Config of a model that is made from nothing.
 
@@ -96,5 +193,6 @@ def build_network(config: ModelConfig, **how) -> nnx.Module:
 MODELS = {
     "qwen2": Family(Qwen2Config, Decoder),
     "qwen3": Family(Qwen3Config, Decoder),
+    "qwen2_5_vl": Family(Qwen25VLConfig, VisionDecoder),
     "llama": Family(LlamaConfig, Decoder),
 }

@@ -26,8 +26,8 @@ from flax import nnx
 from jaxtyping import Array, Key
 
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.decoder import Linear
 from ragen_jax.models.families import build_network
+from ragen_jax.models.layers import Linear
 from ragen_jax.models.policy import Policy, axes_of, build_policy
 from ragen_jax.types import Params
 
@@ -159,11 +159,16 @@ def build_lora_policy(
         base_key, adapters_key = jax.random.split(key)
         return {"base": plain.init(base_key), "adapters": init_fresh(adapters_key)}
 
-    def forward(params, tokens, positions, cache):
+    def put_together(params: Params) -> nnx.Module:
         _check_adapters(params["adapters"], expected)
         params = jax.tree.map(jnp.asarray, params)
-        network = nnx.merge(graphdef, params["adapters"], params["base"])
-        return network(tokens, positions, cache)
+        return nnx.merge(graphdef, params["adapters"], params["base"])
+
+    def forward(params, tokens, positions, cache, sight=None):
+        return put_together(params)(tokens, positions, cache, sight)
+
+    def see(params, pictures):
+        return put_together(params).see(pictures)
 
     def logits(params, hidden):
         return plain.logits(params["base"], hidden)
@@ -182,6 +187,7 @@ def build_lora_policy(
         logical_axes={"base": plain.logical_axes, "adapters": axes_of(variables)},
         init=init,
         forward=forward,
+        see=see,
         logits=logits,
         cast_params=plain.cast_params,
         lora=lora,

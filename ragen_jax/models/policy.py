@@ -50,6 +50,10 @@ class Policy:
         prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
         With `PromptRows`, for gradients as without a cache, `tokens` holds prompts and
         the rows that continue them.
+        A network that sees takes a `Sight` after the cache, where there are pictures
+        among the tokens or before them.
+      see: (params, pictures uint8[N, height, width, 3]) -> [N, n, D], what stands where
+        the pictures' tokens are; of networks that see.
       logits: (params, hidden[..., D]) -> float32[..., V]; ids from `num_ids` on have
         `SPARE_LOGIT`, whoever samples or scores.
       cast_params: params -> the same with matrices in `dtype`, for many forward passes
@@ -65,6 +69,7 @@ class Policy:
     logical_axes: PyTree
     init: Callable[[Array], Params]
     forward: Callable[..., tuple[Array, KVCache | None]]
+    see: Callable[[Params, Array], Array]
     logits: Callable[[Params, Array], Array]
     cast_params: Callable[[Params], Params]
 
@@ -103,8 +108,11 @@ def build_policy(
     def init(key: Array) -> Params:
         return nnx.to_pure_dict(nnx.state(make(key)))
 
-    def forward(params, tokens, positions, cache):
-        return merge(params)(tokens, positions, cache)
+    def forward(params, tokens, positions, cache, sight=None):
+        return merge(params)(tokens, positions, cache, sight)
+
+    def see(params, pictures):
+        return merge(params).see(pictures)
 
     has_spare = num_ids is not None and num_ids < config.vocab_size
 
@@ -127,6 +135,7 @@ def build_policy(
         logical_axes=axes_of(variables),
         init=init,
         forward=forward,
+        see=see,
         logits=logits,
         cast_params=cast_params,
     )

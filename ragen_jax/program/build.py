@@ -31,6 +31,7 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.critic import build_critic
+from ragen_jax.models.families import check_reads_text_alone
 from ragen_jax.models.hf.files import identity, resolve_checkpoint, weights_digest
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
@@ -292,6 +293,7 @@ def build_parts(
     Raises:
       ValueError: model, tokenizer and configuration do not fit each other.
     """
+    check_reads_text_alone(model)
     specs = env_specs(config)
     tasks = [build_task(config, spec, tokenizer) for spec in specs]
     sharding.check_network(config.mesh, model)

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.config import refuse_unread, validate
 from ragen_jax.evaluation.load import open_trained
+from ragen_jax.models.families import check_reads_text_alone
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.rollout.host.env import is_host_game
@@ -51,6 +52,7 @@ def open_policy(path: pathlib.Path, defaults: ConfigDict) -> ServedPolicy:
     """
     if (path / "model.safetensors").exists() or list(path.glob("*.index.json")):
         model, params = load_checkpoint(path)
+        check_reads_text_alone(model)
         tokenizer = load_tokenizer(path)
         check_vocabulary(str(path), tokenizer, model.vocab_size)
         return ServedPolicy(path.name, build_policy(model), params, tokenizer)

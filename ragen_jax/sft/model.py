@@ -15,7 +15,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.families import new_config
+from ragen_jax.models.families import check_reads_text_alone, new_config
 from ragen_jax.models.hf.files import identity, weights_digest
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
@@ -106,6 +106,7 @@ def _load_model(config: ConfigDict) -> SFTModel:
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
     model, weights = load_checkpoint(folder)
+    check_reads_text_alone(model)
     check_vocabulary(config.model.path, tokenizer, model.vocab_size)
     warn_of_pocket_settings(config, tokenizer)
     how = computation(config.model, model, jax.default_backend())

@@ -12,10 +12,11 @@ import pytest
 
 from ragen_jax.models import attention
 from ragen_jax.models.config import Llama3Rope
-from ragen_jax.models.decoder import LOGICAL_AXES, REMAT_POLICIES
+from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.models.families import new_config, read_config
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
+from ragen_jax.models.layers import LOGICAL_AXES
 from ragen_jax.models.policy import abstract_params, build_policy
 from tests.models.random_models import (
     CASES,

@@ -193,7 +193,7 @@ def hf_names(params: Params) -> list[str]:
     names = []
     for path, _ in flatten(params):
         parents, leaf = path[:-1], path[-1]
-        root = [] if path[0] == "lm_head" else ["model"]
+        root = [] if path[0] in ("lm_head", "visual") else ["model"]
         names.append(
             ".".join([*root, *parents, "bias" if leaf == "bias" else "weight"])
         )

@@ -1,0 +1,410 @@
+"""The vision tower of Qwen2.5-VL: pictures in, one embedding per 2x2 patches out.
+
+In: pictures of one size, uint8. Out: float embeddings that stand in a dialogue where
+its picture tokens are, and the rotary positions of tokens beside and inside pictures.
+
+All pictures of a call have the same size, so that windows, positions and masks are
+constants of the compiled program.
+
+Source: Qwen2.5-VL, arXiv 2502.13923, section 2.1; names and constants as in
+transformers 5, which the tests compare with.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from ragen_jax.models.attention import MASKED_SCORE, rotate
+from ragen_jax.models.layers import Linear, RMSNorm
+from ragen_jax.models.products import einsum_float32, einsum_narrow, product
+
+# Of the pixels of CLIP's training pictures, per channel (arXiv 2103.00020).
+PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
+PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
+# Of the tower, whatever the text's are.
+_NORM_EPS, _ROPE_THETA = 1e-6, 10_000.0
+_CHANNELS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionConfig:
+    """Sizes of a tower; names are those of `vision_config` in `config.json`.
+
+    Attributes:
+      depth: layers.
+      hidden_size: width; a multiple of 4 `num_heads`.
+      intermediate_size: width of the gated MLP.
+      num_heads: attention heads.
+      out_hidden_size: width of the embeddings: the text's.
+      patch_size: pixels along a side of a patch.
+      spatial_merge_size: patches along a side that become one embedding.
+      temporal_patch_size: frames of a patch; a picture is shown as so many.
+      window_size: pixels along a side of the windows that most layers attend within.
+      fullatt_block_indexes: layers that attend to the whole picture.
+      tokens_per_second: of films; kept for export only.
+    """
+
+    depth: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    out_hidden_size: int
+    patch_size: int = 14
+    spatial_merge_size: int = 2
+    temporal_patch_size: int = 2
+    window_size: int = 112
+    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
+    tokens_per_second: int = 2
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            least = 0 if isinstance(value, tuple) else 1
+            if not all(type(x) is int and x >= least for x in numbers):
+                raise ValueError(
+                    f"vision_config has {name} = {value!r}; it must be a whole number "
+                    f"of at least {least}, or a list of them for fullatt_block_indexes"
+                )
+        if self.hidden_size % (4 * self.num_heads):
+            raise ValueError(
+                f"vision_config has hidden_size = {self.hidden_size}, which must be a "
+                f"multiple of 4 x num_heads = {4 * self.num_heads}: a head turns pairs "
+                "by row and by column"
+            )
+        if self.window_size % self.cell:
+            raise ValueError(
+                f"vision_config has window_size = {self.window_size}, which must be a "
+                f"multiple of {self.cell}, the side of an embedding's patches"
+            )
+
+    @property
+    def cell(self) -> int:
+        """Pixels along a side of what becomes one embedding."""
+        return self.patch_size * self.spatial_merge_size
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Embeddings along the sides of a picture.
+
+        Raises:
+          ValueError: the sides are not multiples of `cell`.
+        """
+        if height % self.cell or width % self.cell or not height * width:
+            raise ValueError(
+                f"a picture of {height} x {width} pixels; both have to be multiples of "
+                f"{self.cell}, which one embedding covers"
+            )
+        return height // self.cell, width // self.cell
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any]) -> "VisionConfig":
+        """Config of `vision_config` in `config.json`.
+
+        Raises:
+          ValueError: a size is absent or impossible, or not implemented here.
+        """
+        for name, only in _CONSTANTS.items():
+            if hf.get(name, only) != only:
+                raise ValueError(
+                    f"vision_config has {name} = {hf[name]!r}; only {only!r} is "
+                    "implemented"
+                )
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        missing = [
+            name
+            for name, field in fields.items()
+            if field.default is dataclasses.MISSING and name not in hf
+        ]
+        if missing:
+            raise ValueError(f"vision_config lacks {', '.join(missing)}")
+        given = {name: hf[name] for name in fields if name in hf}
+        if isinstance(full := given.get("fullatt_block_indexes"), list):
+            given["fullatt_block_indexes"] = tuple(full)
+        return cls(**given)
+
+    def to_hf(self) -> dict[str, Any]:
+        """`vision_config` of `config.json`."""
+        fields = dataclasses.asdict(self)
+        fields["fullatt_block_indexes"] = list(self.fullatt_block_indexes)
+        # transformers 4 reads the patches' channels from another key than 5.
+        return {
+            "model_type": "qwen2_5_vl",
+            "in_chans": _CHANNELS,
+            **_CONSTANTS,
+        } | fields
+
+
+# Values of keys that other towers have otherwise.
+_CONSTANTS = {"hidden_act": "silu", "in_channels": _CHANNELS}
+
+
+class Windows(NamedTuple):
+    """Which patches attend to each other, `w` windows of at most `n` patches.
+
+    Attributes:
+      index: patches of each window; what is no patch repeats patch 0.
+      is_patch: whether an entry is one.
+      place: of each patch, its entry in the flattened windows.
+    """
+
+    index: Int[np.ndarray, "w n"]
+    is_patch: Bool[np.ndarray, "w n"]
+    place: Int[np.ndarray, " patches"]
+
+
+@functools.cache
+def find_windows(rows: int, cols: int, side: int, unit: int) -> Windows:
+    """Windows over a grid of `rows` x `cols` embeddings of `unit` patches each.
+
+    Args:
+      rows, cols: of the picture, in embeddings.
+      side: of a window, in embeddings; those at the right and below may be smaller.
+      unit: patches of an embedding, which are adjacent.
+    """
+    grid = np.arange(rows * cols).reshape(rows, cols)
+    windows = [
+        grid[r : r + side, c : c + side].reshape(-1)
+        for r in range(0, rows, side)
+        for c in range(0, cols, side)
+    ]
+    size = max(map(len, windows)) * unit
+    index = np.zeros((len(windows), size), np.int32)
+    is_patch = np.zeros(index.shape, bool)
+    for i, window in enumerate(windows):
+        patches = (window[:, None] * unit + np.arange(unit)).reshape(-1)
+        index[i, : patches.size], is_patch[i, : patches.size] = patches, True
+    place = np.empty(rows * cols * unit, np.int32)
+    place[index[is_patch]] = np.flatnonzero(is_patch)
+    return Windows(index, is_patch, place)
+
+
+class VisionAttention(nnx.Module):
+    """Attention of patches within windows, with rotary rows and columns."""
+
+    def __init__(self, config: VisionConfig, *, dtype, init_scale, rngs: nnx.Rngs):
+        width = config.hidden_size
+        shared = {"init_scale": init_scale, "dtype": dtype, "rngs": rngs}
+        self.qkv = Linear(
+            (width, 3 * width), ("embed", "heads"), use_bias=True, **shared
+        )
+        self.proj = Linear((width, width), ("heads", "embed"), use_bias=True, **shared)
+        self.head_dim = config.head_dim
+
+    def __call__(
+        self, x: Float[Array, "N P D"], angles: tuple[Array, Array], windows: Windows
+    ) -> Float[Array, "N P D"]:
+        num_pictures, num_patches, width = x.shape
+        heads = self.qkv(x).reshape(num_pictures, num_patches, 3, -1, self.head_dim)
+        queries, keys, values = (heads[:, :, i] for i in range(3))
+        queries, keys = rotate(queries, angles), rotate(keys, angles)
+        queries, keys, values = (
+            y[:, windows.index] for y in (queries, keys, values)
+        )  # [N, w, n, H, F]
+        scores = einsum_float32("zwqhf,zwkhf->zwhqk", queries, keys)
+        is_seen = windows.is_patch[None, :, None, None]
+        scores = jnp.where(is_seen, scores * self.head_dim**-0.5, MASKED_SCORE)
+        weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+        mixed = einsum_narrow("zwhqk,zwkhf->zwqhf", weights, values)
+        mixed = mixed.reshape(num_pictures, -1, width)[:, windows.place]
+        return self.proj(mixed.astype(x.dtype))
+
+
+class VisionMLP(nnx.Module):
+    """SwiGLU with biases."""
+
+    def __init__(self, config: VisionConfig, *, dtype, init_scale, rngs: nnx.Rngs):
+        width, inner = config.hidden_size, config.intermediate_size
+        shared = {
+            "use_bias": True,
+            "init_scale": init_scale,
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        self.gate_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.up_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.down_proj = Linear((inner, width), ("mlp", "embed"), **shared)
+
+    def __call__(self, x: Float[Array, "N P D"]) -> Float[Array, "N P D"]:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class VisionLayer(nnx.Module):
+    """Pre-norm attention and MLP."""
+
+    def __init__(self, config: VisionConfig, **how):
+        self.norm1 = RMSNorm(config.hidden_size, _NORM_EPS)
+        self.norm2 = RMSNorm(config.hidden_size, _NORM_EPS)
+        self.attn = VisionAttention(config, **how)
+        self.mlp = VisionMLP(config, **how)
+
+    def __call__(self, x, angles, windows: Windows):
+        x = x + self.attn(self.norm1(x), angles, windows)
+        return x + self.mlp(self.norm2(x))
+
+
+class PatchEmbedding(nnx.Module):
+    """A linear map of each patch; its kernel is a convolution's, as in checkpoints."""
+
+    def __init__(self, config: VisionConfig, *, dtype, init_scale, rngs: nnx.Rngs):
+        side = config.patch_size
+        shape = (config.hidden_size, _CHANNELS, config.temporal_patch_size, side, side)
+        weight = init_scale * jax.random.normal(rngs.params(), shape)
+        axes = ("embed", None, None, None, None)
+        self.proj = nnx.Dict(weight=nnx.Param(weight, logical_axes=axes))
+        self.dtype = dtype
+
+    def __call__(self, patches: Float[Array, "N P n"]) -> Float[Array, "N P D"]:
+        # All frames of a picture are equal: the sum of their weights sees them at once.
+        weight = self.proj["weight"][...].sum(axis=2)
+        kernel = weight.reshape(weight.shape[0], -1).T.astype(self.dtype)
+        rows = patches.astype(self.dtype).reshape(-1, patches.shape[-1])
+        return product(rows, kernel).reshape(*patches.shape[:2], -1)
+
+
+class PatchMerger(nnx.Module):
+    """Adjacent patches as one embedding: norm, then an MLP over all of them."""
+
+    def __init__(self, config: VisionConfig, *, dtype, init_scale, rngs: nnx.Rngs):
+        wide = config.hidden_size * config.spatial_merge_size**2
+        shared = {
+            "use_bias": True,
+            "init_scale": init_scale,
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        self.ln_q = RMSNorm(config.hidden_size, _NORM_EPS)
+        self.mlp = nnx.Dict(
+            {
+                "0": Linear((wide, wide), ("embed", "mlp"), **shared),
+                "2": Linear((wide, config.out_hidden_size), ("mlp", "embed"), **shared),
+            }
+        )
+        self.wide = wide
+
+    def __call__(self, x: Float[Array, "N P D"]) -> Float[Array, "N n out"]:
+        x = self.ln_q(x).reshape(x.shape[0], -1, self.wide)
+        return self.mlp["2"](jax.nn.gelu(self.mlp["0"](x), approximate=False))
+
+
+class VisionTower(nnx.Module):
+    """The whole tower."""
+
+    def __init__(self, config: VisionConfig, *, dtype, init_scale, rngs: nnx.Rngs):
+        how = {"dtype": dtype, "init_scale": init_scale, "rngs": rngs}
+        self.patch_embed = PatchEmbedding(config, **how)
+        self.blocks = nnx.Dict(
+            {str(i): VisionLayer(config, **how) for i in range(config.depth)}
+        )
+        self.merger = PatchMerger(config, **how)
+        self.config = config
+
+    def __call__(
+        self, pictures: UInt8[Array, "N height width 3"]
+    ) -> Float[Array, "N n out"]:
+        """Embeddings of pictures, row by row; `n` is the product of `config.grid`.
+
+        Raises:
+          ValueError: a side is not a multiple of `config.cell`.
+        """
+        config = self.config
+        rows, cols = config.grid(*pictures.shape[1:3])
+        unit = config.spatial_merge_size**2
+        whole = find_windows(rows, cols, max(rows, cols), unit)
+        side = config.window_size // config.cell
+        within = find_windows(rows, cols, side, unit)
+        x = self.patch_embed(_patches(pictures, config))
+        angles = _patch_angles(rows, cols, config)
+        for i in range(config.depth):
+            is_full = i in config.fullatt_block_indexes
+            x = self.blocks[str(i)](x, angles, whole if is_full else within)
+        return self.merger(x)
+
+
+def _patches(
+    pictures: UInt8[Array, "N height width 3"], config: VisionConfig
+) -> Float[Array, "N P n"]:
+    """Normalized pixels of each patch; the patches of an embedding are adjacent."""
+    mean, std = (np.array(x, np.float32) for x in (PIXEL_MEAN, PIXEL_STD))
+    mean, std = mean[None, None, None], std[None, None, None]
+    pixels = (pictures.astype(jnp.float32) / 255 - mean) / std
+    side, merge = config.patch_size, config.spatial_merge_size
+    rows, cols = config.grid(*pictures.shape[1:3])
+    shape = (-1, rows, merge, side, cols, merge, side, _CHANNELS)
+    cut = pixels.reshape(shape).transpose(0, 1, 4, 2, 5, 7, 3, 6)
+    return cut.reshape(pictures.shape[0], rows * cols * merge**2, -1)
+
+
+def _patch_angles(
+    rows: int, cols: int, config: VisionConfig
+) -> tuple[Float[np.ndarray, "1 P half"], Float[np.ndarray, "1 P half"]]:
+    """Cosine and sine: half of a head's pairs turn by the row, half by the column."""
+    merge, half = config.spatial_merge_size, config.head_dim // 2
+    grid = np.indices((rows * merge, cols * merge))
+    cut = grid.reshape(2, rows, merge, cols, merge).transpose(0, 1, 3, 2, 4)
+    places = cut.reshape(2, -1).astype(np.float32)
+    exponents = np.arange(0, half, 2, dtype=np.float32) / np.float32(half)
+    frequencies = (1.0 / np.float32(_ROPE_THETA) ** exponents).astype(np.float32)
+    angles = np.concatenate([place[:, None] * frequencies for place in places], axis=1)
+    return np.cos(angles)[None], np.sin(angles)[None]
+
+
+def picture_positions(
+    is_picture: Bool[Array, "B Q"],
+    slots: Int[Array, "B Q"],
+    num_before: Int[Array, " B"],
+    grid: tuple[int, int],
+) -> Int[Array, "3 B Q"]:
+    """Rotary positions of tokens: time, row and column.
+
+    A text token's three are equal and grow by 1. A picture's are those of its first
+    token plus (0, row, column); what follows it goes on after its longer side.
+
+    Args:
+      is_picture: the token stands for a part of a picture. A picture has all of its
+        tokens one after the other, and all pictures of a row have one size.
+      slots: place of each token in its row, from 0.
+      num_before: picture tokens of the row before this call.
+      grid: rows and columns of a picture, in tokens.
+    """
+    rows, cols = grid
+    size = rows * cols
+    # Of picture tokens up to each token, itself excluded.
+    counts = is_picture.astype(jnp.int32)
+    earlier = num_before[:, None] + jnp.cumsum(counts, axis=1) - counts
+    pictures, part = earlier // size, earlier % size
+    part = jnp.where(is_picture, part, 0)
+    start = slots - part - pictures * (size - max(rows, cols))
+    inside = jnp.stack([jnp.zeros_like(part), part // cols, part % cols])
+    return start[None] + inside
+
+
+def section_angles(
+    positions: Int[Array, "3 B Q"],
+    head_dim: int,
+    theta: float,
+    sections: tuple[int, int, int],
+) -> tuple[Float[Array, "B Q half"], Float[Array, "B Q half"]]:
+    """`attention.rope_angles` where pairs turn by time, row or column.
+
+    Args:
+      positions: of `picture_positions`.
+      head_dim, theta: see `rope_angles`.
+      sections: pairs that turn by each of the three, in this order; their sum is half
+        of `head_dim`.
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies = 1.0 / np.float32(theta) ** exponents
+    which = np.repeat(np.arange(3), sections)
+    turning = jnp.moveaxis(positions.astype(jnp.float32)[which], 0, -1)
+    angles = turning * frequencies[None, None]
+    return jnp.cos(angles), jnp.sin(angles)

@@ -1,0 +1,247 @@
+"""The vision tower and its decoder: windows, positions, embeddings, descriptions."""
+
+import dataclasses
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.families import (
+    check_reads_text_alone,
+    new_config,
+    read_config,
+)
+from ragen_jax.models.hf.weights import save_checkpoint
+from ragen_jax.models.kv_cache import init_cache
+from ragen_jax.models.lora import LoraConfig, build_lora_policy
+from ragen_jax.models.policy import build_policy
+from ragen_jax.models.vision import VisionConfig, find_windows, picture_positions
+from ragen_jax.models.vision_decoder import Sight
+from tests.models.vision_models import (
+    GRID,
+    NUM_PARTS,
+    PICTURE,
+    PICTURE_SIZE,
+    hf_config,
+    make_pictures,
+    make_rows,
+    random_params,
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "side"), [(4, 4, 4), (6, 6, 4), (3, 9, 2), (1, 1, 4), (5, 2, 8)]
+)
+def test_patches_attend_within_their_window(rows, cols, side):
+    unit = 4
+    windows = find_windows(rows, cols, side, unit)
+    place_of = {}
+    for number, window in enumerate(windows.index):
+        for patch in window[windows.is_patch[number]]:
+            assert patch not in place_of
+            place_of[patch] = number
+    for patch in range(rows * cols * unit):
+        row, col = divmod(patch // unit, cols)
+        others = -(-cols // side)
+        assert place_of[patch] == row // side * others + col // side
+    flat = windows.index.reshape(-1)
+    np.testing.assert_array_equal(flat[windows.place], np.arange(rows * cols * unit))
+
+
+def positions_of(is_picture, grid):
+    """The rule of the model's page, token by token."""
+    rows, cols = grid
+    positions, following, part = [], 0, 0
+    for token in is_picture:
+        if not token:
+            positions.append((following,) * 3)
+            following += 1
+            continue
+        row, col = divmod(part, cols)
+        positions.append((following, following + row, following + col))
+        part += 1
+        if part == rows * cols:
+            following, part = following + max(grid), 0
+    return np.array(positions).T
+
+
+@pytest.mark.parametrize("grid", [(2, 3), (3, 2), (1, 1)])
+@pytest.mark.parametrize("cuts", [(), (4,), (6, 7, 20)])
+def test_positions_follow_the_models_rule(grid, cuts):
+    size = grid[0] * grid[1]
+    row = [0] * 3 + [1] * size + [0] * 4 + [1] * size * 2 + [0] * 5
+    is_picture = jnp.array([row, [0] * len(row)], bool)
+    slots = jnp.broadcast_to(jnp.arange(len(row)), is_picture.shape)
+    pieces = []
+    for first, end in zip((0, *cuts), (*cuts, len(row)), strict=True):
+        before = is_picture[:, :first].sum(axis=1, dtype=np.int32)
+        part = slice(first, end)
+        of_part = is_picture[:, part], slots[:, part], before
+        pieces.append(picture_positions(*of_part, grid))
+    got = np.concatenate(pieces, axis=2)
+    np.testing.assert_array_equal(got[:, 0], positions_of(row, grid))
+    np.testing.assert_array_equal(got[:, 1], positions_of([0] * len(row), grid))
+
+
+def test_calls_that_split_a_picture_give_what_one_call_gives():
+    config = read_config(hf_config("small"))
+    policy, params = build_policy(config), random_params(config)
+    tokens, pictures = make_rows(), make_pictures()
+    num_rows, length = tokens.shape
+    positions = np.broadcast_to(np.arange(length), tokens.shape)
+    seen = policy.see(params, pictures.reshape(-1, *PICTURE_SIZE, 3))
+    seen = seen.reshape(num_rows, 2, NUM_PARTS, -1)
+    none = jnp.zeros(num_rows, jnp.int32)
+    whole, _ = policy.forward(params, tokens, positions, None, Sight(seen, none, GRID))
+    cache, parts = init_cache(config, num_rows, length, jnp.float32), []
+    is_picture = tokens == PICTURE
+    for first, end in ((0, 10), (10, 30), (30, length)):
+        before = is_picture[:, :first].sum(axis=1, dtype=np.int32)
+        begun = seen[:, before[0] // NUM_PARTS :]
+        hidden, cache = policy.forward(
+            params,
+            tokens[:, first:end],
+            positions[:, first:end],
+            cache,
+            Sight(begun, before, GRID),
+        )
+        parts.append(hidden)
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=0, atol=1e-4)
+    # A picture that is not looked at changes nothing; one that is, does.
+    other = policy.forward(
+        params, tokens, positions, None, Sight(seen[:, ::-1], none, GRID)
+    )[0]
+    first = int(np.argmax(is_picture[0]))
+    np.testing.assert_array_equal(other[:, :first], whole[:, :first])
+    assert np.abs(np.asarray(other - whole)[:, -1]).max() > 0.01
+
+
+def test_without_pictures_it_is_a_qwen2_to_the_bit():
+    config = read_config(hf_config("small"))
+    names = (field.name for field in dataclasses.fields(ModelConfig))
+    text = new_config("qwen2", **{name: getattr(config, name) for name in names})
+    params = random_params(config)
+    tokens = make_rows()
+    positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+    ours = build_policy(config).forward(params, tokens, positions, None)[0]
+    plain = {key: value for key, value in params.items() if key != "visual"}
+    theirs = build_policy(text).forward(plain, tokens, positions, None)[0]
+    np.testing.assert_array_equal(ours, theirs)
+    forward = build_policy(text).forward
+    sight = Sight(jnp.zeros((2, 0, 1, 1)), jnp.zeros(2, jnp.int32), GRID)
+    with pytest.raises(ValueError, match="'qwen2' sees no pictures"):
+        forward(plain, tokens, positions, None, sight)
+
+
+def test_gradients_reach_the_tower():
+    config = read_config(hf_config("small"))
+    policy, params = build_policy(config), random_params(config)
+    tokens, pictures = make_rows(), make_pictures()
+    positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+
+    def loss(params):
+        seen = policy.see(params, pictures.reshape(-1, *PICTURE_SIZE, 3))
+        sight = Sight(seen.reshape(2, 2, NUM_PARTS, -1), jnp.zeros(2, jnp.int32), GRID)
+        hidden, _ = policy.forward(params, tokens, positions, None, sight)
+        return jnp.mean(policy.logits(params, hidden)[:, -1] ** 2)
+
+    gradients = jax.jit(jax.grad(loss))(params)["visual"]
+    assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 36}, "4 x num_heads = 8"),
+        ({"window_size": 100}, "multiple of 28"),
+        ({"depth": 0}, "depth = 0; it must be a whole number of at least 1"),
+        ({"hidden_act": "gelu"}, "only 'silu' is implemented"),
+        ({"out_hidden_size": 10}, "must be hidden_size = 48"),
+    ],
+)
+def test_towers_that_make_no_sense_are_refused(changes, message):
+    hf = hf_config("small")
+    hf["vision_config"] = hf["vision_config"] | changes
+    with pytest.raises(ValueError, match=message):
+        read_config(hf)
+
+
+def test_descriptions_that_lack_something_are_refused():
+    hf = hf_config("small")
+    with pytest.raises(ValueError, match="lacks vision_config"):
+        read_config({key: value for key, value in hf.items() if key != "vision_config"})
+    sizes = {k: v for k, v in hf["vision_config"].items() if k != "num_heads"}
+    with pytest.raises(ValueError, match="vision_config lacks num_heads"):
+        read_config(hf | {"vision_config": sizes})
+    with pytest.raises(ValueError, match="whose sum is half of head_dim, 6"):
+        read_config(hf | {"rope_scaling": {"type": "mrope", "mrope_section": [2, 2]}})
+
+
+@pytest.mark.parametrize("name", ["small", "other"])
+def test_a_description_survives_the_way_out_and_in(name):
+    config = read_config(hf_config(name))
+    assert read_config(config.to_hf()) == config
+
+
+def test_pictures_of_other_sizes_are_refused():
+    config = VisionConfig.from_hf(hf_config("small")["vision_config"])
+    with pytest.raises(ValueError, match="30 x 28 pixels; both"):
+        config.grid(30, 28)
+
+
+def test_adapters_of_text_and_tower_equal_the_merged_network():
+    config = read_config(hf_config("small"))
+    lora = LoraConfig(rank=2, alpha=4.0, targets="all")
+    policy, base = build_lora_policy(config, lora=lora), random_params(config)
+    adapters = jax.tree.map(lambda x: 0.1 + x, policy.init_adapters(jax.random.key(0)))
+    assert {"visual", "layers"} <= adapters.keys()
+    plain, merged = build_policy(config), policy.merge(base, adapters)
+    tokens, pictures = make_rows(), make_pictures()
+    positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+
+    def hidden(policy, params):
+        seen = policy.see(params, pictures.reshape(-1, *PICTURE_SIZE, 3))
+        sight = Sight(seen.reshape(2, 2, NUM_PARTS, -1), jnp.zeros(2, jnp.int32), GRID)
+        return policy.forward(params, tokens, positions, None, sight)[0]
+
+    ours = hidden(policy, {"base": base, "adapters": adapters})
+    expected = hidden(plain, merged)
+    assert np.abs(expected - hidden(plain, base)).max() > 0.1
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-3)
+
+
+def test_the_code_of_the_page_gives_the_logits(tmp_path):
+    page = pathlib.Path("docs/visual.md").read_text(encoding="utf-8")
+    code: dict = {}
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], code)
+    config = read_config(hf_config("small"))
+    params, tokens, pictures = random_params(config), make_rows(), make_pictures()
+    save_checkpoint(tmp_path / "model", config, params)
+    ours = code["next_token_logits"](tmp_path / "model", tokens[0], pictures[0])
+    policy = build_policy(config)
+    seen = policy.see(params, pictures[0])[None]
+    sight = Sight(seen, jnp.zeros(1, jnp.int32), GRID)
+    positions = np.arange(tokens.shape[1])[None]
+    hidden, _ = policy.forward(params, tokens[:1], positions, None, sight)
+    np.testing.assert_allclose(ours, policy.logits(params, hidden)[0, -1], atol=1e-5)
+
+
+def test_nothing_plays_with_a_network_that_sees_yet():
+    with pytest.raises(ValueError, match="no dialogue shows pictures yet"):
+        check_reads_text_alone(read_config(hf_config("small")))
+    check_reads_text_alone(new_config(**SIZES))
+
+
+SIZES = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+}
