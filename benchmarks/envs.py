@@ -18,6 +18,8 @@ A step is one executed action. What is compared:
   moments spread over their time limit, so that not all of them reach it at one step.
 * With text: the message of every turn as token ids, and a reply of four actions parsed
   from token ids, for each four steps; replies are drawn from a table made beforehand.
+* Pictures: `env.pixels` of Sokoban 6x6, next to Pillow's pasting of the same drawings
+  one picture after the other, and to a NumPy fill of as many bytes, on one core.
 
 Every figure is from whole calls with the result fetched, after a call that compiles.
 Machines are noisy: the best of the repeats tells what the program needs, the median
@@ -43,6 +45,7 @@ NUM_STEPS = 100
 NUM_TURNS = 10
 PYTHON_STEPS = 20_000
 REPLIES = 1024
+PASTED = 1000
 NUM_LEVELS = 16_384
 # Row of the table -> game and constructor arguments.
 GAMES = {
@@ -296,6 +299,39 @@ def _pocket_dialogue(env):
     return dialogue, jnp.asarray(replies), jnp.asarray(lengths)
 
 
+def measure_pictures(cell: int, *, instances: int, repeats: int) -> dict[str, dict]:
+    """Sokoban's boards as pictures, what Pillow takes, and what memory alone would."""
+    import jax
+    import numpy as np
+    from PIL import Image
+
+    import envs
+    from envs.pictures import draw_cells
+
+    env = envs.make("sokoban")
+    params = env.default_params
+    _, levels = begin(env, params, jax.random.key(0), instances)
+    draw = jax.jit(jax.vmap(lambda level: env.pixels(level, params, cell)))
+    boards = np.asarray(jax.vmap(lambda level: env.board(level, params))(levels))
+    cells = draw_cells(env.picture.symbols, env.picture.meanings, cell)
+    sprites = [Image.fromarray(drawn) for drawn in cells]
+    memory = np.empty(jax.eval_shape(draw, levels).shape, np.uint8)
+
+    def paste() -> None:
+        for board in boards[:PASTED]:
+            rows, cols = board.shape
+            picture = Image.new("RGB", (cols * cell, rows * cell))
+            for (row, col), symbol in np.ndenumerate(board):
+                picture.paste(sprites[symbol], (col * cell, row * cell))
+
+    label = f"Sokoban's pictures, {cell} px a cell"
+    return {
+        label: rate(functools.partial(draw, levels), instances, repeats),
+        f"{label}: Pillow": rate(paste, min(PASTED, instances), repeats),
+        f"{label}: filling memory": rate(lambda: memory.fill(1), instances, repeats),
+    }
+
+
 def measure(instances: int, repeats: int) -> dict[str, dict]:
     """All figures, by name, in the order of the table."""
     import gymnax
@@ -316,6 +352,8 @@ def measure(instances: int, repeats: int) -> dict[str, dict]:
         ),
         "gymnasium's, Python: steps": measure_gymnasium(repeats),
         "Sokoban with text: steps": measure_text(**sizes),
+        **measure_pictures(16, **sizes),
+        **measure_pictures(28, **sizes),
     }
     figures |= env_peers.measure(rate, **sizes)
     return {name: figure for name, figure in figures.items() if figure is not None}
@@ -329,10 +367,10 @@ def main(_: list[str]) -> int:
     figures = measure(_INSTANCES.value, _REPEATS.value)
     device = jax.devices()[0].device_kind
     print(f"{_INSTANCES.value:,} instances on {device} (jax {jax.__version__})")
-    print(f"{'per second':<36}{'best':>14}{'median':>14}")
+    print(f"{'per second':<44}{'best':>14}{'median':>14}")
     for name, figure in figures.items():
         best, median = figure["best_per_s"], figure["median_per_s"]
-        print(f"{name:<36}{best:>14,.0f}{median:>14,.0f}")
+        print(f"{name:<44}{best:>14,.0f}{median:>14,.0f}")
     tokens = figures["Sokoban with text: steps"]["message_tokens"]
     print(f"text: {tokens:.0f} tokens per message, 4 actions per reply")
     resets = auto_resets(_INSTANCES.value, _REPEATS.value)

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
-from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.config import ModelConfig, token_ids
 from ragen_jax.models.decoder import Decoder
-from ragen_jax.models.vision import VisionConfig
-from ragen_jax.models.vision_decoder import VisionDecoder
+from ragen_jax.models.vision_config import VisionConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +91,18 @@ class Qwen25VLConfig(ModelConfig):
         if "vision_config" not in hf:
             raise ValueError("config.json lacks vision_config")
         given = {name: hf[name] for name in _PICTURE_TOKENS if name in hf}
-        if sections := _rope_of(hf).get("mrope_section"):
+        for name, value in given.items():
+            (given[name],) = token_ids(value) or (None,)
+        sections = _rope_of(hf).get("mrope_section")
+        if sections is not None:
+            is_list = isinstance(sections, list)
+            if not is_list or not all(type(x) is int and x >= 0 for x in sections):
+                raise ValueError(
+                    f"mrope_section = {sections!r} must be three whole numbers"
+                )
             given["mrope_section"] = tuple(sections)
-        return given | {"vision": VisionConfig.from_hf(hf["vision_config"])}
+        vision = VisionConfig.from_hf(_object(hf, "vision_config"))
+        return given | {"vision": vision}
 
     @classmethod
     def _text_keys(cls, hf: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,7 +114,7 @@ class Qwen25VLConfig(ModelConfig):
             rope = {
                 key: x for key, x in rope.items() if key not in ("rope_type", "type")
             }
-        text = {**hf, **hf.get("text_config", {})}
+        text = {**hf, **_object(hf, "text_config")}
         return text | {"rope_parameters": rope, "rope_scaling": None}
 
     def to_hf(self) -> dict[str, Any]:
@@ -117,8 +125,16 @@ class Qwen25VLConfig(ModelConfig):
 
 
 def _rope_of(hf: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = hf.get("text_config", hf)
-    return (text.get("rope_scaling") or {}) | (text.get("rope_parameters") or {})
+    text = _object(hf, "text_config") or hf
+    return {**_object(text, "rope_scaling"), **_object(text, "rope_parameters")}
+
+
+def _object(hf: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object of a file; empty where it has none."""
+    value = hf.get(name)
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"{name} = {value!r} must be an object")
+    return value or {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,9 +206,16 @@ def build_network(config: ModelConfig, **how) -> nnx.Module:
     return MODELS[config.model_type].network(config, **how)
 
 
+def _vision_decoder(config: ModelConfig, **how) -> nnx.Module:
+    # Models of text do without it.
+    from ragen_jax.models.vision_decoder import VisionDecoder
+
+    return VisionDecoder(config, **how)
+
+
 MODELS = {
     "qwen2": Family(Qwen2Config, Decoder),
     "qwen3": Family(Qwen3Config, Decoder),
-    "qwen2_5_vl": Family(Qwen25VLConfig, VisionDecoder),
+    "qwen2_5_vl": Family(Qwen25VLConfig, _vision_decoder),
     "llama": Family(LlamaConfig, Decoder),
 }

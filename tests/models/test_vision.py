@@ -3,6 +3,8 @@
 import dataclasses
 import pathlib
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,8 @@ from ragen_jax.models.hf.weights import save_checkpoint
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.lora import LoraConfig, build_lora_policy
 from ragen_jax.models.policy import build_policy
-from ragen_jax.models.vision import VisionConfig, find_windows, picture_positions
+from ragen_jax.models.vision import find_windows, picture_positions
+from ragen_jax.models.vision_config import VisionConfig
 from ragen_jax.models.vision_decoder import Sight
 from tests.models.vision_models import (
     GRID,
@@ -179,6 +182,32 @@ def test_descriptions_that_lack_something_are_refused():
         read_config(hf | {"vision_config": sizes})
     with pytest.raises(ValueError, match="whose sum is half of head_dim, 6"):
         read_config(hf | {"rope_scaling": {"type": "mrope", "mrope_section": [2, 2]}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vision_config": [1]}, "must be an object"),
+        ({"text_config": 3}, "text_config = 3 must be an object"),
+        ({"rope_scaling": [2]}, "must be an object"),
+        ({"rope_scaling": {"mrope_section": 6}}, "must be three whole numbers"),
+        ({"rope_scaling": {"mrope_section": [2, 2, "2"]}}, "three whole numbers"),
+        ({"image_token_id": "x"}, "must be token ids"),
+    ],
+)
+def test_descriptions_of_the_wrong_kind_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(hf_config("small") | changes)
+
+
+def test_models_of_text_import_no_tower():
+    code = (
+        "import sys, ragen_jax.program.build, ragen_jax.models.policy\n"
+        "print([x for x in sys.modules if 'models.vision' in x])"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-2] == "['ragen_jax.models.vision_config']"
 
 
 @pytest.mark.parametrize("name", ["small", "other"])
