@@ -1,4 +1,4 @@
-"""docs/host_games.md: its examples are the file that it names, and one that plays."""
+"""docs/host_games.md: its examples are the file that it names, and two that play."""
 
 import pathlib
 import re
@@ -8,6 +8,7 @@ import pytest
 
 from ragen_jax.host_games import echo
 from ragen_jax.host_games.adapters.gymnasium import GymnasiumGame
+from ragen_jax.host_games.adapters.textarena import TextArenaGame
 from ragen_jax.registry.functions import read_literal
 from tests import commands
 
@@ -19,15 +20,30 @@ def programs():
 
 
 def test_the_example_is_echo():
-    text, _ = programs()
+    text, _, _ = programs()
     assert text == pathlib.Path(echo.__file__).read_text()
+
+
+@pytest.mark.live
+def test_the_last_one_demonstrates(tmp_path, monkeypatch):
+    commands.need("textarena")
+    _, _, text = programs()
+    (tmp_path / "my_secretary.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"id": "Secretary-v0", "expert": "my_secretary:careless"}
+    game = TextArenaGame(**options, show_rules=False)
+    replies = set()
+    for seed in range(20):
+        game.reset(seed)
+        replies.update(game.solution())
+    assert replies == {"[accept]", "[continue]"}
 
 
 @pytest.mark.live
 def test_the_other_one_describes_minigrid(tmp_path, monkeypatch):
     """With the options of the command that is printed."""
     commands.need("minigrid")
-    _, text = programs()
+    _, text, _ = programs()
     (tmp_path / "my_minigrid.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     (command,) = re.findall(r"launch\.play[^`]*minigrid:[^`]*", PAGE.read_text())

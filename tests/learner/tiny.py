@@ -80,6 +80,7 @@ POLICY = Policy(
     logical_axes=AXES,
     init=_init,
     forward=_forward,
+    see=None,
     logits=_logits,
     cast_params=lambda params: params,
 )
