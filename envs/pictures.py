@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt8
 
-# Pixels of a cell's side: of pictures that a model sees, unless it is said otherwise.
+# Default side of a cell, in pixels.
 CELL = 16
 SMALLEST_CELL, LARGEST_CELL = 8, 128
-# A drawing is made so many times larger, for smooth edges.
+# Drawings are made at this multiple of their size and then reduced: smooth edges.
 _SCALE = 4
 # Of lines, in cells.
 _LINE = 1 / 12
@@ -83,9 +83,11 @@ def draw_cell(meaning: str, symbol: str, size: int) -> UInt8[np.ndarray, "size s
     from PIL import Image, ImageColor, ImageDraw  # games without pictures do without
 
     is_known = meaning in looks() and meaning != ""
-    look = {**looks()[meaning if is_known else ""], "symbol": symbol}
+    # Recorded boards may hold anything, also what no font can write.
+    shown = symbol if symbol.isprintable() else "?"
+    look = {**looks()[meaning if is_known else ""], "symbol": shown}
     if not is_known:  # the font lacks many a symbol: each gets a shade, too
-        level = 100 + zlib.crc32(symbol.encode()) % 100
+        level = 100 + zlib.crc32(symbol.encode(errors="backslashreplace")) % 100
         look["ground"] = f"#{level:02x}{level:02x}{level:02x}"
     drawn = Image.new("RGB", (size * _SCALE, size * _SCALE), look["ground"])
     pen = _Pen(ImageDraw.Draw(drawn), size * _SCALE)
@@ -133,7 +135,7 @@ class _Pen:
         from PIL import ImageFont
 
         height = min(0.7, 1.5 / max(len(text), 1)) * self._side
-        font = ImageFont.load_default(height)
+        font = ImageFont.load_default(max(1, height))
         self._draw.text((self._side / 2,) * 2, text, color, font, anchor="mm")
 
     def _places(self, points: Sequence[float]) -> list[float]:

@@ -43,12 +43,17 @@ def rope_angles(
     Pair `i` turns by `position * theta^(-2i/F)` (RoFormer, arXiv 2104.09864), or more
     slowly, see `_slowed`.
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = 1.0 / np.float32(theta) ** exponents
+    frequencies = rope_frequencies(head_dim, theta)
     if scaling is not None:
         frequencies = _slowed(frequencies, scaling)
     angles = positions.astype(jnp.float32)[..., None] * frequencies[None, None]
     return jnp.cos(angles), jnp.sin(angles)
+
+
+def rope_frequencies(num_turned: int, theta: float) -> Float[np.ndarray, " half"]:
+    """`theta^(-2i/n)` for the pairs `i` of `n` numbers, float32."""
+    exponents = np.arange(0, num_turned, 2, dtype=np.float32) / np.float32(num_turned)
+    return 1.0 / np.float32(theta) ** exponents
 
 
 def _slowed(frequencies: np.ndarray, scaling: Llama3Rope) -> np.ndarray:

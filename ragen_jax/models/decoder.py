@@ -36,7 +36,7 @@ from ragen_jax.models.kv_cache import (
     as_layer_cache,
     write_layer,
 )
-from ragen_jax.models.layers import Linear, RMSNorm
+from ragen_jax.models.layers import MLP, Linear, RMSNorm
 from ragen_jax.models.products import PRODUCT, product_float32
 
 # Name of the outputs of the projections in attention, for `REMAT_POLICIES`.
@@ -148,25 +148,6 @@ class Attention(nnx.Module):
         return self.o_proj(mixed), layer_cache
 
 
-class MLP(nnx.Module):
-    """SwiGLU: `down(silu(gate(x)) * up(x))` (arXiv 2002.05202)."""
-
-    def __init__(self, config: ModelConfig, *, dtype, rngs: nnx.Rngs):
-        width, inner = config.hidden_size, config.intermediate_size
-        shared = {
-            "use_bias": False,
-            "init_scale": config.initializer_range,
-            "dtype": dtype,
-            "rngs": rngs,
-        }
-        self.gate_proj = Linear((width, inner), ("embed", "mlp"), **shared)
-        self.up_proj = Linear((width, inner), ("embed", "mlp"), **shared)
-        self.down_proj = Linear((inner, width), ("mlp", "embed"), **shared)
-
-    def __call__(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
 class DecoderLayer(nnx.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
@@ -174,7 +155,14 @@ class DecoderLayer(nnx.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, dtype=dtype, attention=attention, rngs=rngs)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config, dtype=dtype, rngs=rngs)
+        self.mlp = MLP(
+            config.hidden_size,
+            config.intermediate_size,
+            use_bias=False,
+            init_scale=config.initializer_range,
+            dtype=dtype,
+            rngs=rngs,
+        )
 
     def __call__(self, x, positions, angles, layer_cache):
         norm, where = self.input_layernorm, (positions, angles, layer_cache)

@@ -1,4 +1,4 @@
-"""Layers that networks share: a matrix with its bias and adapter, and a norm.
+"""Layers that networks share: a matrix with its bias and adapter, a norm, an MLP.
 
 In: sizes and the dtype of the computation. Out: NNX modules of float32 parameters,
 whose names are those of Hugging Face checkpoints.
@@ -71,3 +71,30 @@ class RMSNorm(nnx.Module):
         normed = wide * jax.lax.rsqrt(mean_square + self.eps)
         scale = jnp.expand_dims(self.scale[...], range(x.ndim - 1))
         return (normed * scale).astype(x.dtype)
+
+
+class MLP(nnx.Module):
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (arXiv 2002.05202)."""
+
+    def __init__(
+        self,
+        width: int,
+        inner: int,
+        *,
+        use_bias: bool,
+        init_scale: float,
+        dtype,
+        rngs: nnx.Rngs,
+    ):
+        shared = {
+            "use_bias": use_bias,
+            "init_scale": init_scale,
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        self.gate_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.up_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.down_proj = Linear((inner, width), ("mlp", "embed"), **shared)
+
+    def __call__(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -19,8 +19,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from ragen_jax.models.attention import MASKED_SCORE, rotate
-from ragen_jax.models.layers import Linear, RMSNorm
+from ragen_jax.models.attention import MASKED_SCORE, rope_frequencies, rotate
+from ragen_jax.models.layers import MLP, Linear, RMSNorm
 from ragen_jax.models.products import einsum_float32, einsum_narrow, product
 from ragen_jax.models.vision_config import CHANNELS, VisionConfig
 
@@ -102,25 +102,6 @@ class VisionAttention(nnx.Module):
         return self.proj(mixed.astype(x.dtype))
 
 
-class VisionMLP(nnx.Module):
-    """SwiGLU with biases."""
-
-    def __init__(self, config: VisionConfig, *, dtype, init_scale, rngs: nnx.Rngs):
-        width, inner = config.hidden_size, config.intermediate_size
-        shared = {
-            "use_bias": True,
-            "init_scale": init_scale,
-            "dtype": dtype,
-            "rngs": rngs,
-        }
-        self.gate_proj = Linear((width, inner), ("embed", "mlp"), **shared)
-        self.up_proj = Linear((width, inner), ("embed", "mlp"), **shared)
-        self.down_proj = Linear((inner, width), ("mlp", "embed"), **shared)
-
-    def __call__(self, x: Float[Array, "N P D"]) -> Float[Array, "N P D"]:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
 class VisionLayer(nnx.Module):
     """Pre-norm attention and MLP."""
 
@@ -128,7 +109,8 @@ class VisionLayer(nnx.Module):
         self.norm1 = RMSNorm(config.hidden_size, _NORM_EPS)
         self.norm2 = RMSNorm(config.hidden_size, _NORM_EPS)
         self.attn = VisionAttention(config, **how)
-        self.mlp = VisionMLP(config, **how)
+        sizes = config.hidden_size, config.intermediate_size
+        self.mlp = MLP(*sizes, use_bias=True, **how)
 
     def __call__(self, x, angles, windows: Windows):
         x = x + self.attn(self.norm1(x), angles, windows)
@@ -235,8 +217,7 @@ def _patch_angles(
     grid = np.indices((rows * merge, cols * merge))
     cut = grid.reshape(2, rows, merge, cols, merge).transpose(0, 1, 3, 2, 4)
     places = cut.reshape(2, -1).astype(np.float32)
-    exponents = np.arange(0, half, 2, dtype=np.float32) / np.float32(half)
-    frequencies = (1.0 / np.float32(_ROPE_THETA) ** exponents).astype(np.float32)
+    frequencies = rope_frequencies(half, _ROPE_THETA)
     angles = np.concatenate([place[:, None] * frequencies for place in places], axis=1)
     return np.cos(angles)[None], np.sin(angles)[None]
 
@@ -285,8 +266,7 @@ def section_angles(
       sections: pairs that turn by each of the three, in this order; their sum is half
         of `head_dim`.
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = 1.0 / np.float32(theta) ** exponents
+    frequencies = rope_frequencies(head_dim, theta)
     which = np.repeat(np.arange(3), sections)
     turning = jnp.moveaxis(positions.astype(jnp.float32)[which], 0, -1)
     angles = turning * frequencies[None, None]

@@ -102,3 +102,8 @@ def test_every_look_can_be_drawn():
     assert {look["shape"] for look in looks().values()} <= set(SHAPES)
     for meaning in looks():
         assert draw_cell(meaning, "x", 16).shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize("symbol", ["", "\ud800", "a\nb", "\x00", "x" * 2000, "🎲"])
+def test_any_symbol_of_a_recorded_board_is_drawn(symbol):
+    assert draw_cell("", symbol, 64).shape == (64, 64, 3)
