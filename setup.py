@@ -54,7 +54,12 @@ setup(
         include=["ragen_jax*", "envs*", "configs", "launch", "studies"]
     ),
     package_data={
-        "ragen_jax": ["pocket/*", "pocket_worlds/*", "pocket_host/*"],
+        "ragen_jax": [
+            "pocket/*",
+            "pocket_worlds/*",
+            "pocket_host/*",
+            "pocket_vision/*",
+        ],
         "ragen_jax.report": ["static/*"],
         "envs": ["cells.json"],
     },

@@ -94,6 +94,10 @@ SETTINGS = Settings({
         'Tokens of a board. "symbols": one per cell, for any board. "rows": one piece '
         "per row, with the tokenizer's ids, for models pre-trained on such text.",
         one_of="ragen_jax.text.token_templates:TOKENIZATIONS"),
+    "prompt.observation": text("text",
+        'Boards as "text", as a picture ("image"), or "both". Pictures need a model '
+        "that sees and a game with a board (docs/visual.md).",
+        one_of="ragen_jax.text.pictures:OBSERVATIONS"),
     "prompt.thinking": switch(True, "Whether a reply has a thought before its answer."),
     "prompt.length_hint_words": count(100,
         "Length of a reply, in words, that the full wording asks for.",
@@ -101,8 +105,8 @@ SETTINGS = Settings({
 
     "model": section("The network"),
     "model.path": text("pocket",
-        'Weights of the policy: "pocket", "pocket_worlds" or "pocket_host" (built-in '
-        "models), a folder in Hugging Face layout, or a hub id."),
+        'Weights of the policy: "pocket", "pocket_worlds", "pocket_host" or '
+        '"pocket_vision" (built-in), a folder in Hugging Face layout, or a hub id.'),
     "model.dtype": text("float32",
         "Type in which the network computes; parameters and moments stay float32.",
         one_of=("float32", "bfloat16")),
@@ -138,8 +142,7 @@ SETTINGS = Settings({
     "rollout.max_reply_tokens": count(24,
         "Tokens sampled for a reply, the stop token included."),
     "rollout.stop_at_answer": switch(False,
-        "Whether a reply ends with its first `</answer>`, where real models may write "
-        "on."),
+        "Whether a reply ends with its first `</answer>`; real models may write on."),
     "rollout.temperature": number(1.0,
         "Sampling temperature of training rollouts.", above=0, note="sampling",
         is_data=True),
@@ -248,8 +251,7 @@ SETTINGS = Settings({
         '"environment".', entry_of="ragen_jax.algo.rewards:GROUPINGS",
         needs="algo.normalization != 'identity'"),
     "algo.weigh_groups": switch(False,
-        "Multiply the advantages of a group by its reward std over the largest (soft "
-        "filter)."),
+        "Multiply a group's advantages by its reward std over the largest."),
     "algo.weigh_lengths": switch(False,
         "Divide the advantages of a row by its length over the mean length."),
     "algo.zero_task": switch(False,
@@ -392,12 +394,10 @@ SETTINGS = Settings({
     "learner.minibatch_rows": count(32,
         "Rows of an optimizer step (paper: 32); a last, partial minibatch is padded."),
     "learner.microbatch_rows": count(8,
-        "Rows of a forward and backward pass. Small is fast on CPUs (cache), large on "
-        "GPUs."),
+        "Rows of a forward and backward pass. Small is fast on CPUs, large on GPUs."),
     "learner.num_widths": count(1,
         "Number of widths to compile for passes. Rows of similar lengths share a pass "
-        "at the shortest width that holds them, which saves padding where lengths "
-        "differ."),
+        "at the shortest width that holds them: less padding where lengths differ."),
     "learner.share_prompts": switch(False,
         "Whether a pass reads the first message of a group once for all of its rows, "
         "which then share a minibatch. Pays where that message is longer than what "

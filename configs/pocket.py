@@ -142,6 +142,16 @@ NEW_MODEL = Settings({
     "model.max_position_embeddings": count(2048, "Longest sequence, in tokens."),
     "model.initializer_range": number(0.06,
         "Standard deviation of the first weights.", above=0),
+    "model.vision_layers": count(None,
+        "Layers of a vision tower: the model is a small Qwen2.5-VL.",
+        none="the model reads text alone"),
+    "model.vision_hidden_size": count(64,
+        "Width of the tower.", needs="model.vision_layers is not None"),
+    "model.vision_num_heads": count(4,
+        "Heads of its attention.", needs="model.vision_layers is not None"),
+    "model.vision_patch_size": count(8,
+        "Pixels along a side of a patch; a cell of a board is 2x2 patches.",
+        needs="model.vision_layers is not None"),
 })
 
 # A model that is loaded, with adapters or without.

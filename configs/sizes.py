@@ -33,6 +33,16 @@ def pocket(config: ConfigDict) -> None:
     config.evaluation.every = 10
 
 
+def pocket_vision(config: ConfigDict) -> None:
+    """The built-in model that sees, of 1.1 million parameters, with boards as pictures.
+
+    Games and budget are those of `pocket` (`docs/visual.md`).
+    """
+    pocket(config)
+    config.model.path = "pocket_vision"
+    config.prompt.observation = "image"
+
+
 def study(config: ConfigDict) -> None:
     """The pocket model in runs of about a minute: the studies of docs/findings.md."""
     pocket(config)
@@ -320,6 +330,7 @@ def choose(
 
 SIZES = {
     "pocket": pocket,
+    "pocket_vision": pocket_vision,
     "study": study,
     "smollm2-135m": smollm2,
     "qwen2.5-0.5b": qwen_half_billion,

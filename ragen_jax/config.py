@@ -365,6 +365,7 @@ _OLD_VALUES = {
     r"(host|learner)\.num_widths": 1,
     r"rollout\.ahead": 0,
     r"learner\.share_prompts": False,
+    r"prompt\.observation": "text",
     r"rollout\.stop_at_answer": False,
 }
 

@@ -14,6 +14,13 @@ from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 Params = Any  # a nested dict of arrays
 EnvState = Any  # an environment's own state pytree
 
+# Ids from here on, far above any real vocabulary, are cells of pictures of boards. Each
+# game that shows pictures has `IDS_PER_PICTURE` of them: one for each of up to
+# `ROW_END` symbols, and one for each that is the last of its row.
+PICTURE_IDS = 2**24
+ROW_END = 256
+IDS_PER_PICTURE = 2 * ROW_END
+
 
 @struct.dataclass
 class TokenSpan:

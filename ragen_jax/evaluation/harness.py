@@ -26,7 +26,7 @@ from ragen_jax.program.build import BUILT_IN, bind_policy
 from ragen_jax.rollout.host.env import MissingRequirement
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks.build import build_task, check_fit, play_rules
+from ragen_jax.tasks.build import build_task, check_fit, play_rules, show_to
 from ragen_jax.tasks.specs import EnvSpec, env_specs
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params
@@ -246,12 +246,13 @@ def _bind(trained: Trained, suite: str, config: ConfigDict, entry: EvalTask) -> 
     try:
         task = build_task(config, entry.spec, program.task.tokenizer)
         check_fit(config, task, program.model)
+        policy = show_to(program.policy, [task])
     except ValueError as error:
         raise ValueError(f"suite {suite!r}, {entry.name}: {error}") from error
     return bind_policy(
         config,
         task,
-        program.policy,
+        policy,
         make_mesh(**config.mesh),
         index=0,
         num_groups=config.rollout.num_groups,

@@ -93,7 +93,9 @@ def token_log_probs(
     def head(hidden_chunk, targets):
         logits = policy.logits(params, hidden_chunk).astype(jnp.float32) / temperature
         log_softmax = jax.nn.log_softmax(logits)
-        chosen = jnp.take_along_axis(log_softmax, targets[..., None], axis=-1)
+        # Cells of pictures, never selected, are ids beyond the vocabulary.
+        targets = jnp.minimum(targets, logits.shape[-1] - 1)[..., None]
+        chosen = jnp.take_along_axis(log_softmax, targets, axis=-1)
         entropy = -jnp.sum(jnp.exp(log_softmax) * log_softmax, axis=-1)
         return chosen[..., 0], entropy
 

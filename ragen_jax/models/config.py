@@ -117,12 +117,13 @@ class ModelConfig:
     rope_scaling: Llama3Rope | None = None
 
     # Of a family: its `model_type` and transformers' name of the network, whether q, k
-    # and v have a bias, and whether each head of q and k is normalized before it is
-    # rotated.
+    # and v have a bias, whether each head of q and k is normalized before it is
+    # rotated, and whether the network sees pictures.
     model_type: ClassVar[str]
     architecture: ClassVar[str]
     qkv_bias: ClassVar[bool]
     qk_norm: ClassVar[bool]
+    sees: ClassVar[bool] = False
     # Keys and values that this family's `config.json` has beside those above. A file
     # may leave them out; another value is refused.
     hf_constants: ClassVar[Mapping[str, Any]] = {}

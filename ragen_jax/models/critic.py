@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
 from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.types import Params
 
 
@@ -49,6 +50,7 @@ def build_critic(
     dtype,
     remat: str | None = None,
     attention: str = "blocks",
+    pictures: tuple[BoardPictures, ...] = (),
     lora: LoraConfig | None = None,
 ) -> Critic:
     """A critic for a policy of this shape.
@@ -56,11 +58,12 @@ def build_critic(
     Args:
       config: the policy's.
       trunk: entry of `TRUNKS`.
-      dtype, remat, attention: of a separate trunk, see `build_policy`.
+      dtype, remat, attention, pictures: of a separate trunk, see `build_policy`.
       lora: adapters of a separate trunk, over the frozen policy. None: the whole trunk
         is trained.
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
+    how["pictures"] = pictures
     return TRUNKS[trunk](config, lora, how)
 
 

@@ -214,7 +214,7 @@ class Decoder(nnx.Module):
         sight: Any = None,
     ) -> tuple[Float[Array, "B Q D"], KVCache | SharedCache | PromptRows | None]:
         config = self.config
-        x, angles = self._embed(tokens, positions, sight)
+        x, angles = self._embed(tokens, positions, cache, sight)
         has_gradients = cache is None or isinstance(cache, PromptRows)
         if has_gradients and self.remat is not None:
             return self.norm(self._scan_layers(x, positions, angles, cache)), cache
@@ -230,9 +230,14 @@ class Decoder(nnx.Module):
         return self.norm(x), cache
 
     def _embed(
-        self, tokens: Int[Array, "B Q"], positions: Int[Array, "B Q"], sight: Any
+        self,
+        tokens: Int[Array, "B Q"],
+        positions: Int[Array, "B Q"],
+        cache: KVCache | SharedCache | PromptRows | None,
+        sight: Any,
     ) -> tuple[Float[Array, "B Q D"], tuple[Array, Array]]:
         """Embeddings of tokens, and the angles by which their heads turn."""
+        del cache
         config = self.config
         if sight is not None:
             raise ValueError(f"a network of {config.model_type!r} sees no pictures")
@@ -270,6 +275,10 @@ class Decoder(nnx.Module):
     def _cast(self, x: Array) -> Array:
         """Norm scales are used in float32, biases are too small to matter."""
         return x.astype(self.dtype) if x.ndim > 1 else x
+
+    def look(self, tokens: Int[Array, "B Q"]) -> None:
+        """Pictures among tokens: a network of text sees none."""
+        del tokens
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Float32 scores of the next token."""

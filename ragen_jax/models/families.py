@@ -61,6 +61,7 @@ class Qwen25VLConfig(ModelConfig):
     architecture = "Qwen2_5_VLForConditionalGeneration"
     qkv_bias = True
     qk_norm = False
+    sees = True
     hf_constants = {"use_sliding_window": False}  # noqa: RUF012  (never changed)
 
     vision: VisionConfig | None = None
@@ -178,16 +179,15 @@ def read_config(hf: Mapping[str, Any]) -> ModelConfig:
 
 
 def check_reads_text_alone(config: ModelConfig) -> None:
-    """Refuse a network that sees, where nothing shows it pictures.
+    """Refuse a network that sees, where nothing can show it pictures.
 
     Raises:
       ValueError: says which network it is.
     """
-    if isinstance(config, Qwen25VLConfig):
+    if config.sees:
         raise ValueError(
-            f"model.path has a model of {config.model_type!r}, which sees pictures: "
-            "as a library it computes what transformers does (docs/visual.md), but no "
-            "dialogue shows pictures yet; use a model that reads text alone"
+            f"a model of {config.model_type!r} sees pictures, which clients cannot "
+            "send here; use a model that reads text alone"
         )
 
 

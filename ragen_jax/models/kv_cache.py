@@ -47,12 +47,15 @@ class KVCache:
       slots_last: of the keys. If not, `kernels/decode` attends for single tokens.
       reads_all: attention of a CPU reads every slot, and not as many as the longest row
         has filled: a row's sums then do not depend on the others' lengths.
+      pictured: kind of the picture that the token of a slot stands for a part of, from
+        1, or 0 for text; of networks that see.
     """
 
     keys: tuple[Array, ...]
     values: tuple[Float[Array, "B J S F"], ...]
     slots_last: bool = struct.field(pytree_node=False, default=True)
     reads_all: bool = struct.field(pytree_node=False, default=False)
+    pictured: Int[Array, "B S"] | None = None
 
     @property
     def num_slots(self) -> int:
@@ -137,6 +140,7 @@ def init_cache(
         keys=tuple(jnp.zeros(of_keys, dtype) for _ in layers),
         values=tuple(jnp.zeros(of_values, dtype) for _ in layers),
         slots_last=slots_last,
+        pictured=jnp.zeros((batch, slots), jnp.int8) if config.sees else None,
     )
 
 
@@ -161,6 +165,7 @@ def grow_cache(cache: KVCache, slots: int) -> KVCache:
     return cache.replace(
         keys=tuple(jnp.pad(x, of_keys) for x in cache.keys),
         values=tuple(jnp.pad(x, of_values) for x in cache.values),
+        pictured=jax.tree.map(lambda x: jnp.pad(x, (none, more)), cache.pictured),
     )
 
 

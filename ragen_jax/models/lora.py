@@ -29,6 +29,7 @@ from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import build_network
 from ragen_jax.models.layers import Linear
 from ragen_jax.models.policy import Policy, axes_of, build_policy
+from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.types import Params
 
 # Every matrix of a layer, by the names of the checkpoint (PEFT's "all-linear"). The
@@ -136,19 +137,20 @@ def build_lora_policy(
     remat: str | None = None,
     attention: str = "blocks",
     num_ids: int | None = None,
+    pictures: tuple[BoardPictures, ...] = (),
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
 
     Args:
       config: the network's shape.
       lora: size and place of the adapters.
-      dtype, remat, attention, num_ids: see `build_policy`.
+      dtype, remat, attention, num_ids, pictures: see `build_policy`.
 
     The functions raise ValueError for adapters made for another config.
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
-    plain = build_policy(config, **how, num_ids=num_ids)
-    network = _abstract_network(config, lora, **how)
+    plain = build_policy(config, **how, num_ids=num_ids, pictures=pictures)
+    network = _abstract_network(config, lora, pictures, **how)
     graphdef, variables, _ = nnx.split(network, nnx.LoRAParam, ...)
     expected = nnx.to_pure_dict(variables)
 
@@ -183,11 +185,13 @@ def build_lora_policy(
         remat=plain.remat,
         attention=plain.attention,
         num_ids=num_ids,
+        pictures=pictures,
         shapes={"base": plain.shapes, "adapters": expected},
         logical_axes={"base": plain.logical_axes, "adapters": axes_of(variables)},
         init=init,
         forward=forward,
         see=see,
+        look=lambda params, tokens: put_together(params).look(tokens),
         logits=logits,
         cast_params=plain.cast_params,
         lora=lora,
@@ -217,17 +221,21 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
 def _abstract_network(
     config: ModelConfig,
     lora: LoraConfig,
+    pictures: tuple[BoardPictures, ...] = (),
     *,
     dtype="float32",
     remat: str | None = None,
     attention: str = "blocks",
 ) -> nnx.Module:
+    shown = {"pictures": pictures} if pictures else {}
+
     def make() -> nnx.Module:
         network = build_network(
             config,
             dtype=jnp.dtype(dtype),
             remat=remat,
             attention=attention,
+            **shown,
             rngs=nnx.Rngs(params=0),
         )
         for path, module in nnx.iter_modules(network):

@@ -21,6 +21,7 @@ from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import build_network
 from ragen_jax.models.kv_cache import KVCache
+from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.types import Params
 
 # Logit of an id that no token has. Finite, since an entropy multiplies it by 0; of a
@@ -35,7 +36,7 @@ class Policy:
     Attributes:
       config: the network's shape.
       dtype: dtype of the computation; pass it to `init_cache`, too.
-      remat, attention, num_ids: see `build_policy`.
+      remat, attention, num_ids, pictures: see `build_policy`.
       shapes: the parameters as `jax.ShapeDtypeStruct`s.
       logical_axes: a tuple of axis names (`LOGICAL_AXES`) per parameter. The tuples
         are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
@@ -50,10 +51,13 @@ class Policy:
         prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
         With `PromptRows`, for gradients as without a cache, `tokens` holds prompts and
         the rows that continue them.
-        A network that sees takes a `Sight` after the cache, where there are pictures
-        among the tokens or before them.
+        A network that sees finds the pictures of boards in the tokens. It takes a
+        `Sight` after the cache where it has looked at them already, or where there are
+        other pictures among the tokens or before them.
       see: (params, pictures uint8[N, height, width, 3]) -> [N, n, D], what stands where
         the pictures' tokens are; of networks that see.
+      look: (params, tokens[B, Q]) -> `Sight` of the pictures of boards among them, for
+        calls that read the tokens piece by piece; None if there are none.
       logits: (params, hidden[..., D]) -> float32[..., V]; ids from `num_ids` on have
         `SPARE_LOGIT`, whoever samples or scores.
       cast_params: params -> the same with matrices in `dtype`, for many forward passes
@@ -65,11 +69,13 @@ class Policy:
     remat: str | None
     attention: str
     num_ids: int | None
+    pictures: tuple[BoardPictures, ...]
     shapes: Params
     logical_axes: PyTree
     init: Callable[[Array], Params]
     forward: Callable[..., tuple[Array, KVCache | None]]
     see: Callable[[Params, Array], Array]
+    look: Callable[[Params, Array], Any]
     logits: Callable[[Params, Array], Array]
     cast_params: Callable[[Params], Params]
 
@@ -81,6 +87,7 @@ def build_policy(
     remat: str | None = None,
     attention: str = "blocks",
     num_ids: int | None = None,
+    pictures: tuple[BoardPictures, ...] = (),
 ) -> Policy:
     """The pure functions of a network of this shape.
 
@@ -92,27 +99,28 @@ def build_policy(
       attention: entry of `CAUSAL_ATTENTIONS`: how its tokens attend.
       num_ids: ids below it are tokens; the other rows of a padded vocabulary are never
         sampled and have no probability. None: all rows are tokens.
+      pictures: what tokens may show to a network that sees.
+
+    Raises:
+      ValueError: pictures are to be shown to a network of text.
     """
+    if pictures and not config.sees:
+        raise ValueError(f"a network of {config.model_type!r} sees no pictures")
     dtype = jnp.dtype(dtype)
     how = {"dtype": dtype, "remat": remat, "attention": attention}
+    shown = {"pictures": pictures} if pictures else {}
 
     def make(key: Array) -> nnx.Module:
         rngs = nnx.Rngs(params=key)
-        return build_network(config, **how, rngs=rngs)
+        return build_network(config, **how, **shown, rngs=rngs)
 
-    graphdef, variables = _describe(config, **how)
+    graphdef, variables = _describe(config, **how, **shown)
 
     def merge(params: Params) -> nnx.Module:
         return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
 
-    def init(key: Array) -> Params:
-        return nnx.to_pure_dict(nnx.state(make(key)))
-
     def forward(params, tokens, positions, cache, sight=None):
         return merge(params)(tokens, positions, cache, sight)
-
-    def see(params, pictures):
-        return merge(params).see(pictures)
 
     has_spare = num_ids is not None and num_ids < config.vocab_size
 
@@ -131,11 +139,13 @@ def build_policy(
         config=config,
         **how,
         num_ids=num_ids,
+        pictures=pictures,
         shapes=nnx.to_pure_dict(variables),
         logical_axes=axes_of(variables),
-        init=init,
+        init=lambda key: nnx.to_pure_dict(nnx.state(make(key))),
         forward=forward,
-        see=see,
+        see=lambda params, pictures: merge(params).see(pictures),
+        look=lambda params, tokens: merge(params).look(tokens),
         logits=logits,
         cast_params=cast_params,
     )

@@ -56,6 +56,7 @@ def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
         remat=policy.remat,
         attention=policy.attention,
         num_ids=policy.num_ids,
+        pictures=policy.pictures,
     )
     return Trainable(
         policy=adapted,

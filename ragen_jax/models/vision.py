@@ -11,6 +11,7 @@ transformers 5, which the tests compare with.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -124,7 +125,7 @@ class PatchEmbedding(nnx.Module):
         side = config.patch_size
         shape = (config.hidden_size, CHANNELS, config.temporal_patch_size, side, side)
         weight = init_scale * jax.random.normal(rngs.params(), shape)
-        axes = ("embed", None, None, None, None)
+        axes = ("embed", "norm", "norm", "norm", "norm")
         self.proj = nnx.Dict(weight=nnx.Param(weight, logical_axes=axes))
         self.dtype = dtype
 
@@ -181,13 +182,34 @@ class VisionTower(nnx.Module):
         Raises:
           ValueError: a side is not a multiple of `config.cell`.
         """
-        config = self.config
-        rows, cols = config.grid(*pictures.shape[1:3])
+        grid = self.config.grid(*pictures.shape[1:3])
+        return self._read(self.patch_embed(_patches(pictures, self.config)), grid)
+
+    def see_boards(
+        self,
+        boards: Int[Array, "N rows cols"],
+        cells: UInt8[np.ndarray, "symbols cell cell 3"],
+    ) -> Float[Array, "N n out"]:
+        """Embeddings of the pictures of boards, whose cells are embeddings.
+
+        What the pixels of a drawing become is computed once, not for every cell.
+
+        Args:
+          boards: ids of symbols.
+          cells: their drawings, `config.cell` pixels along a side.
+        """
+        num_boards, *grid = boards.shape
+        drawn = self.patch_embed(_patches(jnp.asarray(cells), self.config))
+        return self._read(drawn[boards].reshape(num_boards, -1, drawn.shape[-1]), grid)
+
+    def _read(
+        self, x: Float[Array, "N P D"], grid: Sequence[int]
+    ) -> Float[Array, "N n out"]:
+        config, (rows, cols) = self.config, grid
         unit = config.spatial_merge_size**2
         whole = find_windows(rows, cols, max(rows, cols), unit)
         side = config.window_size // config.cell
         within = find_windows(rows, cols, side, unit)
-        x = self.patch_embed(_patches(pictures, config))
         angles = _patch_angles(rows, cols, config)
         for i in range(config.depth):
             is_full = i in config.fullatt_block_indexes
@@ -222,34 +244,29 @@ def _patch_angles(
     return np.cos(angles)[None], np.sin(angles)[None]
 
 
-def picture_positions(
+def picture_shift(
     is_picture: Bool[Array, "B Q"],
-    slots: Int[Array, "B Q"],
-    num_before: Int[Array, " B"],
+    earlier: Int[Array, "B Q"],
     grid: tuple[int, int],
 ) -> Int[Array, "3 B Q"]:
-    """Rotary positions of tokens: time, row and column.
+    """What pictures add to the rotary positions of tokens: time, row and column.
 
-    A text token's three are equal and grow by 1. A picture's are those of its first
-    token plus (0, row, column); what follows it goes on after its longer side.
+    A text token's three positions are equal and grow by 1. A picture's are those of its
+    first token plus (0, row, column); what follows it goes on after its longer side.
 
     Args:
       is_picture: the token stands for a part of a picture. A picture has all of its
-        tokens one after the other, and all pictures of a row have one size.
-      slots: place of each token in its row, from 0.
-      num_before: picture tokens of the row before this call.
+        tokens one after the other.
+      earlier: tokens before it in its row that do.
       grid: rows and columns of a picture, in tokens.
     """
     rows, cols = grid
     size = rows * cols
-    # Of picture tokens up to each token, itself excluded.
-    counts = is_picture.astype(jnp.int32)
-    earlier = num_before[:, None] + jnp.cumsum(counts, axis=1) - counts
     pictures, part = earlier // size, earlier % size
     part = jnp.where(is_picture, part, 0)
-    start = slots - part - pictures * (size - max(rows, cols))
+    back = part + pictures * (size - max(rows, cols))
     inside = jnp.stack([jnp.zeros_like(part), part // cols, part % cols])
-    return start[None] + inside
+    return inside - back[None]
 
 
 def section_angles(
@@ -261,7 +278,7 @@ def section_angles(
     """`attention.rope_angles` where pairs turn by time, row or column.
 
     Args:
-      positions: of `picture_positions`.
+      positions: time, row and column of each token, see `picture_shift`.
       head_dim, theta: see `rope_angles`.
       sections: pairs that turn by each of the three, in this order; their sum is half
         of `head_dim`.

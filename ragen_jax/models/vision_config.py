@@ -8,8 +8,31 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt8
+
 # Of a picture: red, green and blue.
 CHANNELS = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoardPictures:
+    """Pictures of the boards of a game, whose cells are tokens of their own.
+
+    The token of a cell names its symbol (`types.PICTURE_IDS`), so that a row of tokens
+    holds all that its pictures show.
+
+    Attributes:
+      kind: number of the game among those that show pictures, from 0.
+      cells: drawing of each symbol, `VisionConfig.cell` pixels along a side.
+      grid: rows and columns of the board.
+      most: pictures of a row of tokens.
+    """
+
+    kind: int
+    cells: UInt8[np.ndarray, "symbols cell cell 3"]
+    grid: tuple[int, int]
+    most: int
 
 
 @dataclasses.dataclass(frozen=True)

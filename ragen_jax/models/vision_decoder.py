@@ -1,47 +1,86 @@
 """The decoder of Qwen2.5-VL: Qwen-2.5's, with pictures among its tokens.
 
-In: tokens, some of which stand for parts of pictures, and the pictures' embeddings.
-Out: as of `Decoder`. Without pictures it computes what Qwen-2.5 does.
+In: tokens, some of which stand for parts of pictures. Out: as of `Decoder`. Without
+pictures it computes what Qwen-2.5 does.
 
-A picture is `n` picture tokens one after the other, one for each embedding of the
-tower. All pictures of a call have one size.
+Pictures come in one of two ways. Those of boards are in the tokens themselves, whose
+ids name the cells (`BoardPictures`); the network needs nothing else. Any other picture
+is `n` tokens `image_token_id` and a `Sight` beside them.
 """
 
+import functools
+from collections.abc import Sequence
+
+import jax
 import jax.numpy as jnp
 from flax import nnx, struct
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from ragen_jax.models.decoder import Decoder
-from ragen_jax.models.vision import VisionTower, picture_positions, section_angles
+from ragen_jax.models.kv_cache import KVCache, PromptRows, SharedCache
+from ragen_jax.models.vision import VisionTower, picture_shift, section_angles
+from ragen_jax.models.vision_config import BoardPictures
+from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS, ROW_END
+
+AnyCache = KVCache | SharedCache | PromptRows | None
+# Which tokens of a call are parts of pictures, and rows and columns of such a picture.
+Shown = tuple[Bool[Array, "B Q"], tuple[int, int]]
 
 
 @struct.dataclass
 class Sight:
-    """Pictures of the tokens of a call.
+    """What the picture tokens of a call stand for.
 
     Attributes:
-      embeddings: of `VisionDecoder.see`, of the pictures that the row's picture tokens
-        in this call belong to, in their order: a picture that an earlier call began is
-        the first. K may be 0; what a row does not use is not read.
-      num_before: picture tokens of each row before this call.
-      grid: rows and columns of a picture, in tokens: `n` is their product.
+      embeddings: at each picture token its own, of `see` and `spread`, or of `look`;
+        anything elsewhere. None: the call has no picture tokens.
+      grid: rows and columns of a picture, in tokens; None: pictures of boards.
     """
 
-    embeddings: Float[Array, "B K n D"]
-    num_before: Int[Array, " B"]
-    grid: tuple[int, int] = struct.field(pytree_node=False)
+    embeddings: Float[Array, "B Q D"] | None
+    grid: tuple[int, int] | None = struct.field(pytree_node=False, default=None)
+
+
+def spread(
+    seen: Float[Array, "B K n D"], is_picture: Bool[Array, "B Q"]
+) -> Float[Array, "B Q D"]:
+    """The embeddings of each row's pictures, in turn, at its picture tokens."""
+    num_rows, _, _, width = seen.shape
+    parts = seen.reshape(num_rows, -1, width)
+    which = jnp.cumsum(is_picture.astype(jnp.int32), axis=1) - 1
+    which = jnp.clip(which, 0, parts.shape[1] - 1)
+    return jnp.take_along_axis(parts, which[..., None], axis=1)
 
 
 class VisionDecoder(Decoder):
     """The whole network, with its tower."""
 
-    def __init__(self, config, *, dtype, remat, attention, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config,
+        *,
+        dtype,
+        remat,
+        attention,
+        pictures: Sequence[BoardPictures] = (),
+        rngs: nnx.Rngs,
+    ):
         super().__init__(
             config, dtype=dtype, remat=remat, attention=attention, rngs=rngs
         )
         self.visual = VisionTower(
             config.vision, dtype=dtype, init_scale=config.initializer_range, rngs=rngs
         )
+        self.pictures = nnx.static(tuple(pictures))
+
+    def __call__(self, tokens, positions, cache: AnyCache, sight: Sight | None = None):
+        hidden, after = super().__call__(tokens, positions, cache, sight)
+        if isinstance(cache, KVCache):
+            kinds = self._kinds(tokens, sight)
+            write = jax.vmap(jax.lax.dynamic_update_slice_in_dim, (0, 0, 0, None))
+            pictured = write(cache.pictured, kinds, positions[:, 0], 0)
+            after = after.replace(pictured=pictured)
+        return hidden, after
 
     def see(self, pictures: UInt8[Array, "N height width 3"]) -> Float[Array, "N n D"]:
         """Embeddings of pictures of one size.
@@ -51,22 +90,112 @@ class VisionDecoder(Decoder):
         """
         return self.visual(pictures)
 
-    def _embed(self, tokens, positions, sight: Sight | None):
-        x, angles = super()._embed(tokens, positions, None)
-        if sight is None:
+    def look(self, tokens: Int[Array, "B Q"]) -> Sight | None:
+        """The pictures of boards among tokens; None if games show none.
+
+        Calls that read the tokens piece by piece take pieces of it.
+        """
+        if not self.pictures:
+            return None
+        shape = (*tokens.shape, self.config.hidden_size)
+        x = jnp.zeros(shape, self.dtype)
+        for pictures, (is_part, _) in zip(
+            self.pictures, self._shown(tokens, None), strict=True
+        ):
+            seen = self._look_at(tokens, pictures, is_part)
+            if seen is not None:
+                parts = spread(seen, is_part).astype(self.dtype)
+                x = jnp.where(is_part[..., None], parts, x)
+        return Sight(x)
+
+    def _look_at(
+        self, tokens, pictures: BoardPictures, is_part: Bool[Array, "B Q"]
+    ) -> Float[Array, "B K n D"] | None:
+        rows, cols = pictures.grid
+        size = rows * cols
+        most = min(pictures.most, tokens.shape[1] // size)
+        if not most:
+            return None
+        # Of each picture its first token: a picture has all of its own in a row.
+        ends = jnp.cumsum(is_part.astype(jnp.int32), axis=1)[:, None]
+        numbers = jnp.arange(most, dtype=jnp.int32)[None, :, None]
+        starts = jnp.sum(ends < numbers * size + 1, axis=2, dtype=jnp.int32)
+        places = starts[:, :, None] + jnp.arange(size, dtype=jnp.int32)[None, None]
+        flat = jnp.minimum(places.reshape(len(tokens), -1), tokens.shape[1] - 1)
+        symbols = jnp.take_along_axis(tokens, flat, axis=1) % ROW_END
+        # What is no picture shows the first symbol, and is not used.
+        is_shown = jnp.take_along_axis(is_part, flat, axis=1)
+        boards = jnp.where(is_shown, symbols, 0).reshape(-1, rows, cols)
+        seen = self.visual.see_boards(boards, pictures.cells)
+        return seen.reshape(len(tokens), most, size, -1)
+
+    def _embed(self, tokens, positions, cache: AnyCache, sight: Sight | None):
+        x, angles = super()._embed(tokens, positions, cache, None)
+        shown = self._shown(tokens, sight)
+        if not shown:
             return x, angles
-        config = self.config
-        is_picture = tokens == config.image_token_id
-        if sight.embeddings.shape[1]:
-            num_rows, _, size, width = sight.embeddings.shape
-            seen = sight.embeddings.reshape(num_rows, -1, width).astype(x.dtype)
-            # The picture tokens of a row take their embeddings in turn.
-            which = jnp.cumsum(is_picture.astype(jnp.int32), axis=1) - 1
-            which += (sight.num_before % size)[:, None]
-            which = jnp.clip(which, 0, seen.shape[1] - 1)
-            parts = jnp.take_along_axis(seen, which[..., None], axis=1)
+        if sight is None:
+            sight = self._look_in_parts(tokens, cache)
+        is_picture = _any(is_part for is_part, _ in shown)
+        if sight.embeddings is not None:
+            parts = sight.embeddings.astype(x.dtype)
             x = jnp.where(is_picture[..., None], parts, x)
-        places = picture_positions(is_picture, positions, sight.num_before, sight.grid)
-        sections = config.mrope_section
+        places = positions[None]
+        for kind, (is_part, grid) in enumerate(shown, start=1):
+            earlier = _count_earlier(is_part, kind, positions, cache)
+            places += picture_shift(is_part, earlier, grid)
+        config, sections = self.config, self.config.mrope_section
         angles = section_angles(places, config.head_dim, config.rope_theta, sections)
         return x, angles
+
+    def _look_in_parts(self, tokens, cache: AnyCache) -> Sight:
+        if not isinstance(cache, PromptRows):
+            return self.look(tokens)
+        # A row of a line begins with text, whatever the row before it ends with.
+        parts = [self.look(part).embeddings for part in cache.split(tokens)]
+        return Sight(cache.join(*parts))
+
+    def _shown(self, tokens, sight: Sight | None) -> list[Shown]:
+        """Which tokens are parts of pictures, of each kind."""
+        if sight is not None and sight.grid is not None:
+            return [(tokens == self.config.image_token_id, sight.grid)]
+        kinds = (tokens - PICTURE_IDS) // IDS_PER_PICTURE
+        return [(kinds == pictures.kind, pictures.grid) for pictures in self.pictures]
+
+    def _kinds(self, tokens, sight: Sight | None) -> Int[Array, "B Q"]:
+        kinds = jnp.zeros(tokens.shape, jnp.int8)
+        for kind, (is_part, _) in enumerate(self._shown(tokens, sight), start=1):
+            kinds = jnp.where(is_part, jnp.int8(kind), kinds)
+        return kinds
+
+
+def _count_earlier(
+    is_part: Bool[Array, "B Q"], kind: int, positions, cache: AnyCache
+) -> Int[Array, "B Q"]:
+    """Tokens of each row before each of a call's that are parts of such pictures."""
+    if isinstance(cache, PromptRows):
+        of_prompts, of_rows = cache.split(is_part)
+        counts = jnp.arange(of_prompts.shape[1])[None] < cache.lengths[:, None]
+        before = jnp.sum(of_prompts & counts, axis=1, dtype=jnp.int32)
+        before = jnp.repeat(before, cache.num_rows)[:, None]
+        return cache.join(_before(of_prompts), before + _before(of_rows))
+    earlier = _before(is_part)
+    if cache is None:
+        return earlier
+    if isinstance(cache, SharedCache):
+        filled, lengths = cache.cache.pictured, cache.lengths
+    else:
+        filled, lengths = cache.pictured, positions[:, 0]
+    slots = jnp.arange(filled.shape[1], dtype=jnp.int32)[None]
+    is_earlier = (filled == kind) & (slots < lengths[:, None])
+    before = jnp.sum(is_earlier, axis=1, dtype=jnp.int32)
+    return jnp.repeat(before, len(is_part) // len(before))[:, None] + earlier
+
+
+def _before(is_part: Bool[Array, "B Q"]) -> Int[Array, "B Q"]:
+    counts = is_part.astype(jnp.int32)
+    return jnp.cumsum(counts, axis=1) - counts
+
+
+def _any(masks) -> Bool[Array, "B Q"]:
+    return functools.reduce(jnp.logical_or, masks)

@@ -31,11 +31,11 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.critic import build_critic
-from ragen_jax.models.families import check_reads_text_alone
 from ragen_jax.models.hf.files import identity, resolve_checkpoint, weights_digest
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
+from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.multihost.exchange import to_local_devices
 from ragen_jax.program.reading import warn_of_unread_words
 from ragen_jax.registry.settings import flatten
@@ -46,7 +46,7 @@ from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.numbers import SAMPLING, RolloutNumbers, rollout_numbers
 from ragen_jax.rollout.records import add_credit
-from ragen_jax.tasks.build import build_collect, build_task, check_fit
+from ragen_jax.tasks.build import build_collect, build_task, check_fit, pictures_of
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task, check_names
 from ragen_jax.terminal import say
@@ -57,7 +57,7 @@ from ragen_jax.types import Params, Trajectory
 # Values of `model.path` that name a model of this package -> its folder.
 BUILT_IN = {
     name: pathlib.Path(__file__).parents[1] / name
-    for name in ("pocket", "pocket_worlds", "pocket_host")
+    for name in ("pocket", "pocket_worlds", "pocket_host", "pocket_vision")
 }
 POCKET = BUILT_IN["pocket"]
 
@@ -293,9 +293,11 @@ def build_parts(
     Raises:
       ValueError: model, tokenizer and configuration do not fit each other.
     """
-    check_reads_text_alone(model)
     specs = env_specs(config)
-    tasks = [build_task(config, spec, tokenizer) for spec in specs]
+    tasks = [
+        build_task(config, spec, tokenizer, picture_kind=i)
+        for i, spec in enumerate(specs)
+    ]
     sharding.check_network(config.mesh, model)
     check_names(tasks)
     for task in tasks:
@@ -304,7 +306,8 @@ def build_parts(
     players, num_players = mesh, config.rollout.devices
     if config.rollout.ahead and num_players is not None:
         players = sharding.make_players(mesh, num_players, devices)
-    networks = _networks(config, model, tokenizer, mesh)
+    pictures = pictures_of(tasks, model)
+    networks = _networks(config, model, tokenizer, mesh, pictures)
     batch_sharding = sharding.by_rows(mesh)
     where = {"policy": networks.policy, "mesh": mesh, "players": players}
     bind = functools.partial(bind_policy, config, **where)
@@ -428,9 +431,14 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
 
 
 def _networks(
-    config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer, mesh: Mesh
+    config: ConfigDict,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    mesh: Mesh,
+    pictures: tuple[BoardPictures, ...],
 ) -> Networks:
     how = computation(config.model, model, sharding.kernel_platform(mesh))
+    how["pictures"] = pictures
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
         critic = build_critic(model, config.critic.trunk, lora=lora, **how)

@@ -12,6 +12,7 @@ row may ever hold, where finished rows write.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,12 +77,14 @@ def read(
     context: Context,
     span: TokenSpan,
     starts: Int[Array, " B"],
+    sight: Any = None,
 ) -> Context:
     """Append a ragged message to every row.
 
     Args:
       span: tokens [B, O] and lengths [B], at least one token per row that matters.
       starts: tokens each row holds already; `starts + O` slots must exist.
+      sight: what `Policy.look` gave for the tokens; None: it was not asked.
 
     Returns:
       The context after each row's last token. What the padding writes to the cache lies
@@ -90,7 +93,9 @@ def read(
     width = span.tokens.shape[1]
     positions = starts[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     with jax.named_scope("read"):
-        hidden, cache = policy.forward(params, span.tokens, positions, context.cache)
+        hidden, cache = policy.forward(
+            params, span.tokens, positions, context.cache, sight
+        )
     # Rows that get no message have finished; their state is not read again.
     last = jnp.maximum(span.length - 1, 0)
     hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
@@ -118,16 +123,19 @@ def read_in_chunks(
     chunk, width = decoding.read_chunk_tokens, span.tokens.shape[1]
     if chunk is None or chunk >= width:
         return read(policy, params, context, span, starts)
+    # A pass may read a part of a picture, which is looked at as a whole.
+    sight = policy.look(params, span.tokens)
 
     def read_chunk(carry):
         _, end, context = carry
         # The last chunk ends where the message does: it reads some tokens again.
         begin, end = jnp.minimum(end, width - chunk), end + chunk
-        part = TokenSpan(
-            tokens=jax.lax.dynamic_slice_in_dim(span.tokens, begin, chunk, axis=1),
-            length=jnp.clip(span.length - begin, 0, chunk),
+        take = functools.partial(
+            jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=chunk, axis=1
         )
-        after = read(policy, params, context, part, starts + begin)
+        part = TokenSpan(take(span.tokens), jnp.clip(span.length - begin, 0, chunk))
+        seen = jax.tree.map(take, sight)
+        after = read(policy, params, context, part, starts + begin, seen)
         # Each row's last token is in one of the passes, which sets the row's state.
         is_last = (begin < span.length) & (span.length <= begin + chunk)
         hidden = jnp.where(is_last[:, None], after.hidden, context.hidden)

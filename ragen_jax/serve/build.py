@@ -35,6 +35,7 @@ ARRAY_KEYS = (
     "prompt.style",
     "prompt.thinking",
     "prompt.length_hint_words",
+    "prompt.observation",
     "rollout.max_turns",
     "rollout.max_actions_per_turn",
     "rollout.max_actions_per_episode",
@@ -58,6 +59,7 @@ def open_policy(path: pathlib.Path, defaults: ConfigDict) -> ServedPolicy:
         return ServedPolicy(path.name, build_policy(model), params, tokenizer)
     trained = open_trained(path, None, defaults=defaults)
     program = trained.program
+    check_reads_text_alone(program.model)
     name = trained.workdir.name
     return ServedPolicy(name, program.policy, trained.params, program.task.tokenizer)
 

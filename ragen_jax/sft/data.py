@@ -37,6 +37,7 @@ from ragen_jax.tasks.build import make_task
 from ragen_jax.tasks.specs import EnvSpec, env_params, make_env
 from ragen_jax.tasks.task import Task
 from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.text.pictures import show_boards
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.text.tokenizer import Tokenizer
@@ -147,8 +148,9 @@ def build_tasks(
             prompt=config.prompt,
             context=section.context,
             context_turns=section.context_turns,
+            picture_kind=kind,
         )
-        for name, section in config.games.items()
+        for kind, (name, section) in enumerate(config.games.items())
     }
 
 
@@ -159,7 +161,7 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
         env, _ = make_env(_env_spec(name, section, config))
         budget = _budget(section)
         prompts = build_prompts(
-            env,
+            show_boards(env, prompt.observation, 0),
             style=prompt.style,
             budget=budget,
             length_hint_words=prompt.length_hint_words,

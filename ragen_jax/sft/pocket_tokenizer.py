@@ -24,12 +24,14 @@ from tokenizers import (
     pre_tokenizers,
 )
 
-from ragen_jax.text import chat
+from ragen_jax.text import chat, pictures
 from ragen_jax.text.prompts import SEPARATOR
 from ragen_jax.text.tokenizer import byte_alphabet, qwen_cutter
 
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL_TOKENS = (END_OF_TEXT, chat.START, chat.END)
+# Of models that see.
+PICTURE_TOKENS = (pictures.BEGIN, pictures.END, "<|image_pad|>", "<|video_pad|>")
 # Not special tokens: they are text that the parser reads.
 MARKUP = ("<think>", "</think>", "<answer>", "</answer>", f" {SEPARATOR} ")
 CHAT_TEMPLATE = (
@@ -49,13 +51,16 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
     The order of ids: the 256 bytes, merges of symbols, words by first appearance,
     special tokens, markup.
     """
-    cut = qwen_cutter()
+    cut, texts = qwen_cutter(), list(texts)
+    special = SPECIAL_TOKENS
+    if any(pictures.BEGIN in text for text in texts):
+        special += PICTURE_TOKENS
     pieces = [word for text in texts for word in _words(cut, text)]
     symbols = dict.fromkeys(word for word in pieces if _is_non_ascii_symbol(word))
     words = dict.fromkeys(_text(word) for word in pieces if word not in symbols)
     merges = [(s[:i], s[i]) for s in symbols for i in range(1, len(s))]
     entries = [*_bytes_in_order(), *dict.fromkeys("".join(pair) for pair in merges)]
-    entries += [*words, *SPECIAL_TOKENS, *MARKUP]
+    entries += [*words, *special, *MARKUP]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = cut
@@ -64,7 +69,7 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
         [AddedToken(text, normalized=False) for text in (*words, *MARKUP)]
     )
     tokenizer.add_special_tokens(
-        [AddedToken(name, normalized=False, special=True) for name in SPECIAL_TOKENS]
+        [AddedToken(name, normalized=False, special=True) for name in special]
     )
     return tokenizer
 
@@ -108,7 +113,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
 
 
 def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
-    for name in (*SPECIAL_TOKENS, *MARKUP):
+    for name in (*SPECIAL_TOKENS, *PICTURE_TOKENS, *MARKUP):
         text = text.replace(name, "\n")
     pieces = [word for word, _ in cut.pre_tokenize_str(text)]
     return [word for word in pieces if _is_whole_word(word)]

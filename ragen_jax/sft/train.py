@@ -140,6 +140,7 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     """
     model = build_model(config, new_tokenizer)
     demos = build_demo_tasks(config, model.tokenizer)
+    model = model.showing([demo.task for demo in demos.values()])
     if config.model.get("path") in BUILT_IN:
         games = [demo.task.env for demo in demos.values()]
         warn_of_unread_words(games, model.tokenizer, CURE_OF_TUNING)

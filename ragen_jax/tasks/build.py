@@ -5,14 +5,16 @@ compiled rollouts of a policy in it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from envs.base import PlayBudget
+from envs.pictures import draw_cells
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.policy import Policy
+from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.registry.functions import bind
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import Collect
@@ -27,8 +29,10 @@ from ragen_jax.text.statements import build_facts
 from ragen_jax.text.tokenizer import Tokenizer, check_vocabulary
 
 
-def build_task(config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer) -> Task:
-    """The task of a configuration, without a policy.
+def build_task(
+    config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer, picture_kind: int = 0
+) -> Task:
+    """The task of a configuration, without a policy. `picture_kind`: see `make_task`.
 
     Raises:
       ValueError: the environment, its arguments or the wording cannot be used.
@@ -42,6 +46,7 @@ def build_task(config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer) -> Task:
         context=config.rollout.context,
         context_turns=config.rollout.context_turns,
         bonus=config.bonus,
+        picture_kind=picture_kind,
     )
     more = None if name is None else bind(METRIC_FUNCTIONS[name], config.logging)
     return dataclasses.replace(task, more_metrics=more)
@@ -56,6 +61,7 @@ def make_task(
     context: str = "full",
     context_turns: int | None = None,
     bonus: Mapping[str, float | int | None] | None = None,
+    picture_kind: int = 0,
 ) -> Task:
     """A task in the words of a tokenizer, without a policy.
 
@@ -63,9 +69,11 @@ def make_task(
       spec: the environment.
       tokenizer: the model's.
       rules: of an episode; their bonus is replaced if `bonus` is given.
-      prompt: style, tokenization, length hint and thinking, see `build_dialogue`.
+      prompt: style, tokenization, length hint, thinking and observation, see
+        `build_dialogue`.
       context, context_turns: see `build_dialogue`.
       bonus: settings of `build_bonus`; None: `rules.bonus`.
+      picture_kind: number of the task among those of a policy, from 0.
     """
     task = new_task(spec, rules)
     env = task.env
@@ -88,8 +96,12 @@ def make_task(
         context=context,
         context_turns=context_turns,
         stop_at_answer=rules.stop_at_answer,
+        picture_kind=picture_kind,
         **prompt,
     )
+    if dialogue.picture is not None:
+        texts = dialogue.picture.texts_of_ids()
+        tokenizer = dataclasses.replace(tokenizer, picture_texts=texts)
     if bonus is not None:
         if bonus["facts"] is not None:
             dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
@@ -139,6 +151,45 @@ def build_collect(
     decoding = {name: config.rollout[name] for name in names}
     sizes = {"num_groups": num_groups, "group_size": group_size}
     return task.make_collect(policy, mesh=mesh, **sizes, **decoding)
+
+
+def pictures_of(tasks: Sequence[Task], model: ModelConfig) -> tuple[BoardPictures, ...]:
+    """What the dialogues of tasks show to a network.
+
+    Raises:
+      ValueError: it does not see, or cannot tell the drawings apart.
+    """
+    shown = []
+    for task in tasks:
+        picture = task.dialogue.picture
+        if picture is None:
+            continue
+        if not model.sees:
+            raise ValueError(
+                f"the messages of {task.name} show pictures (prompt.observation), but "
+                f"model.path is a {model.model_type!r}, which reads text alone; use a "
+                "model that sees, or prompt.observation='text'"
+            )
+        cells = draw_cells(picture.symbols, picture.meanings, model.vision.cell)
+        size = picture.rows, picture.cols
+        shown.append(
+            BoardPictures(picture.kind, cells, size, task.dialogue.max_pictures)
+        )
+    return tuple(shown)
+
+
+def show_to(policy: Policy, tasks: Sequence[Task]) -> Policy:
+    """The policy of a program, for what other tasks show it.
+
+    Raises:
+      ValueError: see `pictures_of`.
+    """
+    pictures = pictures_of(tasks, policy.config)
+    if not pictures:
+        return policy
+    names = ("dtype", "remat", "attention", "num_ids")
+    how = {name: getattr(policy, name) for name in names}
+    return build_policy(policy.config, **how, pictures=pictures)
 
 
 def check_fit(config: ConfigDict, task: Task, model: ModelConfig) -> None:

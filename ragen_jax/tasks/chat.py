@@ -15,9 +15,19 @@ from ragen_jax.text.prompts import build_wording, call_wording
 
 
 def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
-    """A task without tokens, and its game in chat messages."""
+    """A task without tokens, and its game in chat messages.
+
+    Raises:
+      ValueError: the environment or its arguments cannot be used, or messages are to
+        show pictures.
+    """
     task = new_task(spec, play_rules(config))
     prompt, rollout, budget = config.prompt, config.rollout, task.rules.budget
+    if prompt.observation != "text":
+        raise ValueError(
+            f"prompt.observation={prompt.observation!r}, but chat messages show boards "
+            "as text; add --config.prompt.observation=text"
+        )
     wording = call_wording(task.env)
     if not isinstance(task, AgentTask):
         wording = build_wording(

@@ -17,6 +17,7 @@ from envs.templates import Template
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
 from ragen_jax.text.endings import TextEnd, find_answer_end
+from ragen_jax.text.pictures import BEGIN, END, Picture, picture_of, show_boards
 from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
 from ragen_jax.text.statements import FactReader
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
@@ -32,12 +33,14 @@ class PromptOptions:
       tokenization: entry of `token_templates.TOKENIZATIONS`.
       length_hint_words: longest reply asked for.
       thinking: a reply is a thought and an answer; False: an answer alone.
+      observation: entry of `pictures.OBSERVATIONS`.
     """
 
     style: str
     tokenization: str
     length_hint_words: int
     thinking: bool = True
+    observation: str = "text"
 
 
 @struct.dataclass
@@ -59,6 +62,8 @@ class Dialogue:
         are not made here; None: those of `windows`, or of a dialogue.
       facts: reads which cells thoughts name; None if no bonus needs it.
       text_end: finds the text that ends a reply; None: stop tokens alone do.
+      picture: the board that messages show as a picture; None: all is text.
+      max_pictures: pictures that the model sees at once.
     """
 
     opening: DeviceTemplate
@@ -72,6 +77,8 @@ class Dialogue:
     context_tokens: int | None = struct.field(pytree_node=False, default=None)
     facts: FactReader | None = None
     text_end: TextEnd | None = None
+    picture: Picture | None = struct.field(pytree_node=False, default=None)
+    max_pictures: int = struct.field(pytree_node=False, default=0)
 
     @property
     def thinking(self) -> bool:
@@ -119,6 +126,7 @@ def build_dialogue(
     context: str = "full",
     context_turns: int | None = None,
     stop_at_answer: bool = False,
+    picture_kind: int = 0,
     **prompt: str | int | bool,
 ) -> Dialogue:
     """Builds the dialogue of a game: wording, token tables, sizes.
@@ -132,17 +140,20 @@ def build_dialogue(
       context_turns: number of turns it sees, the one to be answered included; None for
         "full".
       stop_at_answer: `</answer>` ends a reply, like a stop token.
+      picture_kind: see `pictures.Picture`.
       prompt: fields of `PromptOptions`.
 
     Raises:
-      ValueError: an unknown style, tokenization or context, turns that do not go with
-        the context, a text that the tokenizer cannot carry in pieces, a tokenizer
-        without a known chat markup, or a checkpoint whose replies do not end with the
-        end-of-turn token.
+      ValueError: an unknown style, tokenization, context or observation; turns that do
+        not go with the context; pictures of a game without a board; a text that the
+        tokenizer cannot carry in pieces; a tokenizer without a known chat markup, or
+        without tokens around pictures; or a checkpoint whose replies do not end with
+        the end-of-turn token.
     """
     options = PromptOptions(**prompt)
+    shown = show_boards(env, options.observation, picture_kind)
     wording = build_wording(
-        env,
+        shown,
         style=options.style,
         budget=budget,
         length_hint_words=options.length_hint_words,
@@ -166,6 +177,10 @@ def build_dialogue(
         max_reply_tokens=max_reply_tokens,
         known_ids=ids,
     )
+    picture = picture_of(shown.template, Picture)
+    if picture is not None:
+        tokenizer.id_of(BEGIN), tokenizer.id_of(END)
+    num_seen = budget.max_turns if windows is None else windows.num_past + 1
     between = (budget.max_turns - 1) * following.max_tokens
     replies = budget.max_turns * max_reply_tokens
     return Dialogue(
@@ -178,6 +193,8 @@ def build_dialogue(
         max_trajectory_tokens=opening.max_tokens + replies + between,
         windows=windows,
         text_end=find_answer_end(tokenizer.token_bytes) if stop_at_answer else None,
+        picture=picture,
+        max_pictures=0 if picture is None else num_seen,
     )
 
 

@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from envs.templates import Cells, Choice, Grid, Number, Part, Passage
+from ragen_jax.text.pictures import Picture
 from ragen_jax.text.tokenizer import Tokenizer
 
 Entry = tuple[str, ...]
@@ -125,7 +126,7 @@ def cut(parts: Sequence[Part], tokenization: str) -> list[Layout]:
             part, lead = _split_lead(part, following)
             if part:
                 layouts.append(_literal(part))
-        elif isinstance(part, Grid) and tokenization == "symbols":
+        elif type(part) is Grid and tokenization == "symbols":
             layouts.append(_symbols(part))
         else:
             layouts.append(LAYOUTS[type(part)](part, lead))
@@ -235,7 +236,7 @@ def _split_lead(literal: str, following: Part) -> tuple[str, str]:
 
 def _without_border(part: Part) -> list[Part]:
     """A board with a border as three parts: a literal, the inner rows, a literal."""
-    if not isinstance(part, Grid) or part.border is None:
+    if type(part) is not Grid or part.border is None:
         return [part]
     wall = part.separator.join([part.symbols[part.border]] * part.cols) + "\n"
     if part.rows < 3 or part.cols < 3:
@@ -321,8 +322,8 @@ def _behind(text: str, place: tuple[str, ...]) -> tuple[str, ...]:
     return (text, *place) if place[0].isdigit() else (text + place[0], *place[1:])
 
 
-def _passage(part: Passage, lead: str) -> Layout:
-    """No table and no pieces: its tokens come from the host."""
+def _untabulated(part: Passage | Picture, lead: str) -> Layout:
+    """No table and no pieces: its tokens come from the host, or are no text."""
     del lead
     return Layout(part, (), Joints({}, {}, {}, False))
 
@@ -332,5 +333,6 @@ LAYOUTS = {
     Number: _number,
     Grid: _rows,
     Cells: _cells,
-    Passage: _passage,
+    Passage: _untabulated,
+    Picture: _untabulated,
 }

@@ -20,6 +20,7 @@ from jaxtyping import Array, Int
 
 from envs.templates import Cells, Choice, Grid, Number, Passage, Template
 from ragen_jax.text import pieces
+from ragen_jax.text.pictures import Picture
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import TokenSpan
 
@@ -184,6 +185,19 @@ class PassageBlock:
         return [Segments(value[None, :-1], value[-1:])]
 
 
+@struct.dataclass
+class PictureBlock:
+    """A board as a picture: an id per cell, none of them text."""
+
+    name: str = struct.field(pytree_node=False)
+    first_id: int = struct.field(pytree_node=False)
+    row_ends: Int[Array, "1 cols"]
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        ids = self.first_id + fields[self.name] + self.row_ends
+        return [Segments(ids.reshape(1, -1), None)]
+
+
 Block = (
     LiteralBlock
     | ChoiceBlock
@@ -192,6 +206,7 @@ Block = (
     | SymbolsBlock
     | CellsBlock
     | PassageBlock
+    | PictureBlock
 )
 
 
@@ -358,6 +373,9 @@ def _block(layout: pieces.Layout, ids: dict, tokenization: str) -> Block:
         return CellsBlock(part.name, part.max_cells, *tables)
     if isinstance(part, Passage):
         return PassageBlock(part.name)
+    if isinstance(part, Picture):
+        ends = jax.device_put(part.row_ends)
+        return PictureBlock(part.name, part.first_id, ends)
     if tokenization == "symbols":
         return SymbolsBlock(part.name, bool(part.separator), *tables)
     return RowsBlock(part.name, len(part.symbols), part.border is not None, *tables)

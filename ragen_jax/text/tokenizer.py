@@ -14,15 +14,16 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tokenizers
 from tokenizers import pre_tokenizers
 
 from ragen_jax.text.chat import Markup, markup_of
+from ragen_jax.types import PICTURE_IDS
 
 # Far above any real vocabulary: tables have a row for every id.
-MAX_IDS = 2**24
+MAX_IDS = PICTURE_IDS
 # Characters of another library's error that a sentence repeats.
 MAX_REASON = 300
 # Read by every tokenizer in its way: contractions, numbers, blanks, line ends, symbols,
@@ -63,6 +64,8 @@ class Tokenizer:
       stop_ids: `eos_token_id` of the checkpoint's generation config, or None.
       chat_template: the checkpoint's Jinja template, or None.
       folder: where it was read from.
+      picture_texts: text of ids that stand for cells of pictures, beyond the
+        vocabulary; see `ragen_jax.text.pictures`.
     """
 
     backend: tokenizers.Tokenizer
@@ -70,6 +73,7 @@ class Tokenizer:
     stop_ids: tuple[int, ...] | None
     chat_template: str | None
     folder: pathlib.Path
+    picture_texts: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def plain(self) -> tokenizers.Tokenizer:
@@ -108,11 +112,21 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included, exactly as they spell it."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
+        return self.decode_batch([[int(i) for i in ids]])[0]
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """`decode` of every row of ids."""
+        if self.picture_texts:
+            return ["".join(self._decode_runs(row)) for row in rows]
         return self.backend.decode_batch(list(rows), skip_special_tokens=False)
+
+    def _decode_runs(self, ids: Sequence[int]) -> Iterator[str]:
+        """Texts of runs of ids, of words and of pictures by turns."""
+        for is_text, run in itertools.groupby(ids, lambda i: i < PICTURE_IDS):
+            if is_text:
+                yield self.backend.decode(list(run), skip_special_tokens=False)
+            else:
+                yield "".join(self.picture_texts[i] for i in run)
 
     def spell(self, ids: Sequence[int]) -> list[str]:
         """Text of each id; joined they are `decode(ids)`.
@@ -129,7 +143,8 @@ class Tokenizer:
         """Bytes of an id, special tokens included; none for unused ids."""
         if token_id < self.vocab_size and self.token_bytes[token_id]:
             return self.token_bytes[token_id]
-        return (self.backend.id_to_token(token_id) or "").encode("utf-8")
+        text = self.picture_texts.get(token_id) or self.backend.id_to_token(token_id)
+        return (text or "").encode("utf-8")
 
     def id_of(self, special: str) -> int:
         """Id of a token by its text, `<|im_end|>` for example.

@@ -21,9 +21,9 @@ from ragen_jax.models.hf.weights import save_checkpoint
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.lora import LoraConfig, build_lora_policy
 from ragen_jax.models.policy import build_policy
-from ragen_jax.models.vision import find_windows, picture_positions
+from ragen_jax.models.vision import find_windows, picture_shift
 from ragen_jax.models.vision_config import VisionConfig
-from ragen_jax.models.vision_decoder import Sight
+from ragen_jax.models.vision_decoder import Sight, spread
 from tests.models.vision_models import (
     GRID,
     NUM_PARTS,
@@ -79,12 +79,13 @@ def test_positions_follow_the_models_rule(grid, cuts):
     row = [0] * 3 + [1] * size + [0] * 4 + [1] * size * 2 + [0] * 5
     is_picture = jnp.array([row, [0] * len(row)], bool)
     slots = jnp.broadcast_to(jnp.arange(len(row)), is_picture.shape)
+    counts = is_picture.astype(jnp.int32)
+    earlier = jnp.cumsum(counts, axis=1) - counts
     pieces = []
     for first, end in zip((0, *cuts), (*cuts, len(row)), strict=True):
-        before = is_picture[:, :first].sum(axis=1, dtype=np.int32)
         part = slice(first, end)
-        of_part = is_picture[:, part], slots[:, part], before
-        pieces.append(picture_positions(*of_part, grid))
+        shift = picture_shift(is_picture[:, part], earlier[:, part], grid)
+        pieces.append(slots[None, :, part] + shift)
     got = np.concatenate(pieces, axis=2)
     np.testing.assert_array_equal(got[:, 0], positions_of(row, grid))
     np.testing.assert_array_equal(got[:, 1], positions_of([0] * len(row), grid))
@@ -98,27 +99,23 @@ def test_calls_that_split_a_picture_give_what_one_call_gives():
     positions = np.broadcast_to(np.arange(length), tokens.shape)
     seen = policy.see(params, pictures.reshape(-1, *PICTURE_SIZE, 3))
     seen = seen.reshape(num_rows, 2, NUM_PARTS, -1)
-    none = jnp.zeros(num_rows, jnp.int32)
-    whole, _ = policy.forward(params, tokens, positions, None, Sight(seen, none, GRID))
+    sight = spread(seen, tokens == PICTURE)
+    whole, _ = policy.forward(params, tokens, positions, None, Sight(sight, GRID))
     cache, parts = init_cache(config, num_rows, length, jnp.float32), []
-    is_picture = tokens == PICTURE
     for first, end in ((0, 10), (10, 30), (30, length)):
-        before = is_picture[:, :first].sum(axis=1, dtype=np.int32)
-        begun = seen[:, before[0] // NUM_PARTS :]
         hidden, cache = policy.forward(
             params,
             tokens[:, first:end],
             positions[:, first:end],
             cache,
-            Sight(begun, before, GRID),
+            Sight(sight[:, first:end], GRID),
         )
         parts.append(hidden)
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=0, atol=1e-4)
     # A picture that is not looked at changes nothing; one that is, does.
-    other = policy.forward(
-        params, tokens, positions, None, Sight(seen[:, ::-1], none, GRID)
-    )[0]
-    first = int(np.argmax(is_picture[0]))
+    swapped = Sight(spread(seen[:, ::-1], tokens == PICTURE), GRID)
+    other = policy.forward(params, tokens, positions, None, swapped)[0]
+    first = int(np.argmax(tokens[0] == PICTURE))
     np.testing.assert_array_equal(other[:, :first], whole[:, :first])
     assert np.abs(np.asarray(other - whole)[:, -1]).max() > 0.01
 
@@ -135,7 +132,7 @@ def test_without_pictures_it_is_a_qwen2_to_the_bit():
     theirs = build_policy(text).forward(plain, tokens, positions, None)[0]
     np.testing.assert_array_equal(ours, theirs)
     forward = build_policy(text).forward
-    sight = Sight(jnp.zeros((2, 0, 1, 1)), jnp.zeros(2, jnp.int32), GRID)
+    sight = Sight(None, GRID)
     with pytest.raises(ValueError, match="'qwen2' sees no pictures"):
         forward(plain, tokens, positions, None, sight)
 
@@ -148,7 +145,8 @@ def test_gradients_reach_the_tower():
 
     def loss(params):
         seen = policy.see(params, pictures.reshape(-1, *PICTURE_SIZE, 3))
-        sight = Sight(seen.reshape(2, 2, NUM_PARTS, -1), jnp.zeros(2, jnp.int32), GRID)
+        seen = spread(seen.reshape(2, 2, NUM_PARTS, -1), tokens == PICTURE)
+        sight = Sight(seen, GRID)
         hidden, _ = policy.forward(params, tokens, positions, None, sight)
         return jnp.mean(policy.logits(params, hidden)[:, -1] ** 2)
 
@@ -234,7 +232,8 @@ def test_adapters_of_text_and_tower_equal_the_merged_network():
 
     def hidden(policy, params):
         seen = policy.see(params, pictures.reshape(-1, *PICTURE_SIZE, 3))
-        sight = Sight(seen.reshape(2, 2, NUM_PARTS, -1), jnp.zeros(2, jnp.int32), GRID)
+        seen = spread(seen.reshape(2, 2, NUM_PARTS, -1), tokens == PICTURE)
+        sight = Sight(seen, GRID)
         return policy.forward(params, tokens, positions, None, sight)[0]
 
     ours = hidden(policy, {"base": base, "adapters": adapters})
@@ -253,14 +252,14 @@ def test_the_code_of_the_page_gives_the_logits(tmp_path):
     ours = code["next_token_logits"](tmp_path / "model", tokens[0], pictures[0])
     policy = build_policy(config)
     seen = policy.see(params, pictures[0])[None]
-    sight = Sight(seen, jnp.zeros(1, jnp.int32), GRID)
+    sight = Sight(spread(seen, tokens[:1] == PICTURE), GRID)
     positions = np.arange(tokens.shape[1])[None]
     hidden, _ = policy.forward(params, tokens[:1], positions, None, sight)
     np.testing.assert_allclose(ours, policy.logits(params, hidden)[0, -1], atol=1e-5)
 
 
-def test_nothing_plays_with_a_network_that_sees_yet():
-    with pytest.raises(ValueError, match="no dialogue shows pictures yet"):
+def test_clients_are_not_served_by_a_network_that_sees():
+    with pytest.raises(ValueError, match="which clients cannot send here"):
         check_reads_text_alone(read_config(hf_config("small")))
     check_reads_text_alone(new_config(**SIZES))
 

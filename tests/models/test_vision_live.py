@@ -13,7 +13,7 @@ from ragen_jax.models.hf.weights import load_checkpoint, save_checkpoint
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import build_policy
 from ragen_jax.models.vision import _patches
-from ragen_jax.models.vision_decoder import Sight
+from ragen_jax.models.vision_decoder import Sight, spread
 from tests import commands
 from tests.models.vision_models import (
     GRID,
@@ -66,11 +66,11 @@ def their_model(folder):
     return Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
 
 
-def our_sight(policy, params, pictures, num_pictures):
+def our_sight(policy, params, tokens, pictures, num_pictures):
     flat = pictures[:, :num_pictures].reshape(-1, *PICTURE_SIZE, 3)
     seen = policy.see(params, flat)
     seen = seen.reshape(len(pictures), num_pictures, NUM_PARTS, -1)
-    return Sight(seen, jnp.zeros(len(pictures), jnp.int32), GRID)
+    return Sight(spread(seen, tokens == PICTURE), GRID)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,7 +120,9 @@ def test_logits_and_greedy_replies_equal_those_of_transformers(
         )
     length = tokens.shape[1]
     positions = np.broadcast_to(np.arange(length + num_new), (2, length + num_new))
-    sight = our_sight(policy, params, pictures, num_pictures) if num_pictures else None
+    sight = None
+    if num_pictures:
+        sight = our_sight(policy, params, tokens, pictures, num_pictures)
     hidden, _ = policy.forward(params, tokens, positions[:, :length], None, sight)
     logits = policy.logits(params, hidden)
     assert expected.std() > 0.5
@@ -133,8 +135,7 @@ def test_logits_and_greedy_replies_equal_those_of_transformers(
     )
     ours = [jnp.argmax(policy.logits(params, hidden)[:, -1], axis=-1)]
     if sight is not None:
-        read = jnp.full(2, num_pictures * NUM_PARTS)
-        sight = Sight(sight.embeddings[:, :0], read, GRID)
+        sight = Sight(None, GRID)
     for i in range(num_new - 1):
         at = positions[:, length + i : length + i + 1]
         token = ours[-1][:, None].astype(jnp.int32)

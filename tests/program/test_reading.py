@@ -135,7 +135,7 @@ def test_the_note_of_each_game(capsys):
     assert said.startswith("note: the actions of Chess")
     assert said.count("\n") == 1
     assert "docs/warm-start.md" in said
-    assert set(BUILT_IN) == {"pocket", "pocket_worlds", "pocket_host"}
+    assert set(BUILT_IN) == {"pocket", "pocket_worlds", "pocket_host", "pocket_vision"}
 
 
 def test_only_the_first_process_asks_the_games(monkeypatch, capsys):

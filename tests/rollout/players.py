@@ -98,7 +98,7 @@ def speaker() -> Policy:
     def init(key):
         return {"network": network.init(key), "bias": jnp.zeros((VOCAB, VOCAB))}
 
-    def forward(params, tokens, positions, cache):
+    def forward(params, tokens, positions, cache, sight=None):
         TRACES.append(tokens.shape)
         hidden, cache = network.forward(params["network"], tokens, positions, cache)
         last = jax.nn.one_hot(tokens, VOCAB)

@@ -37,7 +37,7 @@ def network():
     """A policy, its parameters, and a list that grows by a width at every pass."""
     policy, widths = build_policy(players.MODEL), []
 
-    def forward(params, tokens, positions, cache):
+    def forward(params, tokens, positions, cache, sight=None):
         jax.debug.callback(lambda: widths.append(tokens.shape))
         return policy.forward(params, tokens, positions, cache)
 

@@ -58,6 +58,7 @@ READ_KEYS = (
     "prompt.style",
     "prompt.thinking",
     "prompt.length_hint_words",
+    "prompt.observation",
     "rollout.max_turns",
     "rollout.max_actions_per_turn",
     "rollout.max_actions_per_episode",
