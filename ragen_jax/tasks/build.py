@@ -171,10 +171,10 @@ def pictures_of(tasks: Sequence[Task], model: ModelConfig) -> tuple[BoardPicture
                 "model that sees, or prompt.observation='text'"
             )
         cells = draw_cells(picture.symbols, picture.meanings, model.vision.cell)
-        size = picture.rows, picture.cols
-        shown.append(
-            BoardPictures(picture.kind, cells, size, task.dialogue.max_pictures)
-        )
+        grid, windows = (picture.rows, picture.cols), task.dialogue.windows
+        # One a turn that the model sees.
+        most = task.rules.budget.max_turns if windows is None else windows.num_past + 1
+        shown.append(BoardPictures(picture.kind, cells, grid, most))
     return tuple(shown)
 
 

@@ -18,7 +18,7 @@ from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
 from ragen_jax.text.endings import TextEnd, find_answer_end
 from ragen_jax.text.pictures import BEGIN, END, Picture, picture_of, show_boards
-from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
+from ragen_jax.text.prompts import Prompts, Wording, build_wording, cut_messages
 from ragen_jax.text.statements import FactReader
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
 from ragen_jax.text.tokenizer import Tokenizer
@@ -63,7 +63,6 @@ class Dialogue:
       facts: reads which cells thoughts name; None if no bonus needs it.
       text_end: finds the text that ends a reply; None: stop tokens alone do.
       picture: the board that messages show as a picture; None: all is text.
-      max_pictures: pictures that the model sees at once.
     """
 
     opening: DeviceTemplate
@@ -78,7 +77,6 @@ class Dialogue:
     facts: FactReader | None = None
     text_end: TextEnd | None = None
     picture: Picture | None = struct.field(pytree_node=False, default=None)
-    max_pictures: int = struct.field(pytree_node=False, default=0)
 
     @property
     def thinking(self) -> bool:
@@ -152,14 +150,7 @@ def build_dialogue(
     """
     options = PromptOptions(**prompt)
     shown = show_boards(env, options.observation, picture_kind)
-    wording = build_wording(
-        shown,
-        style=options.style,
-        budget=budget,
-        length_hint_words=options.length_hint_words,
-        thinking=options.thinking,
-        markup=tokenizer.markup,
-    )
+    wording = _wording(shown, tokenizer, budget, options)
     prompts = cut_messages(wording)
     stop_token, stop_tokens = _stop_tokens(tokenizer)
     ids = {}
@@ -177,10 +168,6 @@ def build_dialogue(
         max_reply_tokens=max_reply_tokens,
         known_ids=ids,
     )
-    picture = picture_of(shown.template, Picture)
-    if picture is not None:
-        tokenizer.id_of(BEGIN), tokenizer.id_of(END)
-    num_seen = budget.max_turns if windows is None else windows.num_past + 1
     between = (budget.max_turns - 1) * following.max_tokens
     replies = budget.max_turns * max_reply_tokens
     return Dialogue(
@@ -193,8 +180,7 @@ def build_dialogue(
         max_trajectory_tokens=opening.max_tokens + replies + between,
         windows=windows,
         text_end=find_answer_end(tokenizer.token_bytes) if stop_at_answer else None,
-        picture=picture,
-        max_pictures=0 if picture is None else num_seen,
+        picture=picture_of(shown.template, Picture),
     )
 
 
@@ -230,6 +216,22 @@ def build_call_dialogue(
         max_trajectory_tokens=episode_tokens,
         windows=None,
         context_tokens=context_tokens,
+    )
+
+
+def _wording(
+    env: TextGame, tokenizer: Tokenizer, budget: PlayBudget, options: PromptOptions
+) -> Wording:
+    if picture_of(env.template, Picture) is not None:
+        for token in (BEGIN, END):
+            tokenizer.id_of(token)  # refuses a tokenizer without it
+    return build_wording(
+        env,
+        style=options.style,
+        budget=budget,
+        length_hint_words=options.length_hint_words,
+        thinking=options.thinking,
+        markup=tokenizer.markup,
     )
 
 

@@ -34,7 +34,7 @@ PROBE = (
     "<think>go up</think><answer>Up || Down</answer>"
 )
 # Types of models whose tokenizer transformers cuts like Qwen's, whatever its file says.
-QWEN_TYPES = ("qwen2", "qwen3")
+QWEN_TYPES = ("qwen2", "qwen3", "qwen2_5_vl")
 # Qwen-2.5's cuts, from its released tokenizer.json: contractions, words with the
 # character before them, single digits, punctuation with the line ends after it, line
 # ends, blanks.

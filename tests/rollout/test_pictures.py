@@ -69,6 +69,7 @@ def test_the_learner_sees_what_the_sampler_saw(model, context, turns, chunk):
     window = {"rollout__context": context, "rollout__context_turns": turns}
     config = tiny_config(model, **window, rollout__read_chunk_tokens=chunk)
     program = build_program(config)
+    assert [x.most for x in program.policy.pictures] == [turns or 3]
     rollout = play(program)
     cells = np.asarray(rollout.tokens) >= PICTURE_IDS
     played = np.asarray(rollout.turns.played).sum(axis=1)

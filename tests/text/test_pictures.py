@@ -71,7 +71,6 @@ def test_ids_name_the_cells_and_decode_to_the_board(name, observation):
 def test_text_stays_as_it_is(tokenization):
     as_before = build("sokoban", "text", tokenization=tokenization)
     assert as_before.picture is None
-    assert as_before.max_pictures == 0
     both = build("sokoban", "both", tokenization=tokenization)
     fields = fields_of("sokoban")
     if tokenization == "rows":  # boards have a border there
@@ -86,14 +85,6 @@ def test_text_stays_as_it_is(tokenization):
     )
     assert {begin, end} < set(with_picture)
     assert begin not in set(plain)
-
-
-def test_a_window_counts_the_pictures_it_shows():
-    assert build("sokoban", "image").max_pictures == BUDGET.max_turns
-    few = build("sokoban", "image", context="last_k", context_turns=2)
-    assert few.max_pictures == 2
-    one = build("sokoban", "image", context="single_turn", context_turns=1)
-    assert one.max_pictures == 1
 
 
 def test_instructions_say_what_is_drawn():
