@@ -214,6 +214,12 @@ def qwen_seven_billion(config: ConfigDict) -> None:
     _qwen(config, "Qwen/Qwen2.5-7B-Instruct")
 
 
+def qwen_vl_three_billion(config: ConfigDict) -> None:
+    """Qwen2.5-VL-3B-Instruct, with boards as pictures; no real weights were run."""
+    _qwen(config, "Qwen/Qwen2.5-VL-3B-Instruct")
+    config.prompt.observation = "image"
+
+
 _GPUS = 8
 
 
@@ -255,6 +261,12 @@ def qwen_one_and_a_half_billion_8gpus(config: ConfigDict) -> None:
 def qwen_three_billion_8gpus(config: ConfigDict) -> None:
     """Qwen2.5-3B-Instruct on eight GPUs of 80 GB: eight times the paper's rows."""
     qwen_three_billion(config)
+    _on_eight_gpus(config, pass_rows=4, remat="projections")
+
+
+def qwen_vl_three_billion_8gpus(config: ConfigDict) -> None:
+    """Qwen2.5-VL-3B-Instruct on eight GPUs of 80 GB: eight times the paper's rows."""
+    qwen_vl_three_billion(config)
     _on_eight_gpus(config, pass_rows=4, remat="projections")
 
 
@@ -340,6 +352,8 @@ SIZES = {
     "qwen2.5-1.5b-8gpus": qwen_one_and_a_half_billion_8gpus,
     "qwen2.5-3b": qwen_three_billion,
     "qwen2.5-3b-8gpus": qwen_three_billion_8gpus,
+    "qwen2.5-vl-3b": qwen_vl_three_billion,
+    "qwen2.5-vl-3b-8gpus": qwen_vl_three_billion_8gpus,
     "qwen2.5-7b": qwen_seven_billion,
     "qwen2.5-7b-8gpus": qwen_seven_billion_8gpus,
     "qwen3-0.6b": qwen3_half_billion,

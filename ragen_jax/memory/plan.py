@@ -31,7 +31,6 @@ from ragen_jax.models.hf.files import TOKENIZER_FILES, resolve_checkpoint
 from ragen_jax.models.hf.weights import CONFIG_FILE, GENERATION_FILE, load_config
 from ragen_jax.program.build import (
     BUILT_IN,
-    POCKET,
     Parts,
     build_parts,
     num_params,
@@ -231,11 +230,17 @@ def read_model(path: str) -> tuple[ModelConfig, Tokenizer, list[str]]:
             f"{path} could not be fetched ({'no connection' if is_offline else reason})"
             f": its published shape is used, and {stand_in}"
         ]
-        return PUBLISHED_MODELS[path], load_tokenizer(POCKET), notes
+        model = PUBLISHED_MODELS[path]
+        return model, _stand_in_tokenizer(model), notes
     model = load_config(folder)
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         return model, load_tokenizer(folder), []
-    return model, load_tokenizer(POCKET), [f"{path} has no tokenizer: {stand_in}"]
+    notes = [f"{path} has no tokenizer: {stand_in}"]
+    return model, _stand_in_tokenizer(model), notes
+
+
+def _stand_in_tokenizer(model: ModelConfig) -> Tokenizer:
+    return load_tokenizer(BUILT_IN["pocket_vision" if model.sees else "pocket"])
 
 
 def _counts(parts: Parts, *, has_adapters: bool, has_reference: bool) -> dict[str, int]:

@@ -6,6 +6,7 @@ the Hugging Face hub. Where the files are present they are read instead.
 
 from ragen_jax.models.config import Llama3Rope, ModelConfig
 from ragen_jax.models.families import new_config
+from ragen_jax.models.vision_config import VisionConfig
 
 _QWEN = {
     "vocab_size": 151_936,
@@ -32,6 +33,18 @@ def _sizes(width, inner, layers, heads, kv_heads, head_dim):
 def _qwen2(*sizes: int, **others) -> ModelConfig:
     fields = _QWEN | {"max_position_embeddings": 32_768} | _sizes(*sizes)
     return new_config("qwen2", **(fields | others))
+
+
+def _qwen25_vl(*sizes: int) -> ModelConfig:
+    fields = _QWEN | {"max_position_embeddings": 128_000} | _sizes(*sizes)
+    tower = VisionConfig(
+        depth=32,
+        hidden_size=1280,
+        intermediate_size=3420,
+        num_heads=16,
+        out_hidden_size=fields["hidden_size"],
+    )
+    return new_config("qwen2_5_vl", **fields, vision=tower)
 
 
 def _qwen3(*sizes: int, **others) -> ModelConfig:
@@ -83,6 +96,7 @@ PUBLISHED_MODELS = {
     "Qwen/Qwen2.5-7B-Instruct": _qwen2(
         *(3584, 18_944, 28, 28, 4, 128), vocab_size=152_064, tie_word_embeddings=False
     ),
+    "Qwen/Qwen2.5-VL-3B-Instruct": _qwen25_vl(2048, 11_008, 36, 16, 2, 128),
     "Qwen/Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, 8, 128),
     "Qwen/Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, 8, 128),
     "Qwen/Qwen3-4B": _qwen3(2560, 9728, 36, 32, 8, 128),

@@ -119,7 +119,8 @@ class Qwen25VLConfig(ModelConfig):
         return text | {"rope_parameters": rope, "rope_scaling": None}
 
     def to_hf(self) -> dict[str, Any]:
-        hf = super().to_hf()
+        # Where the key is missing, transformers takes an id of Qwen's own vocabulary.
+        hf = {"bos_token_id": None} | super().to_hf()
         del hf["vision"]
         sections = {"type": "mrope", "mrope_section": list(hf.pop("mrope_section"))}
         return hf | {"vision_config": self.vision.to_hf(), "rope_scaling": sections}

@@ -11,6 +11,7 @@ from ragen_jax.tasks.build import new_task, play_rules
 from ragen_jax.tasks.specs import EnvSpec
 from ragen_jax.tasks.task import AgentTask, Task
 from ragen_jax.text.context import count_past
+from ragen_jax.text.pictures import picture_of, show_boards
 from ragen_jax.text.prompts import build_wording, call_wording
 
 
@@ -18,25 +19,21 @@ def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
     """A task without tokens, and its game in chat messages.
 
     Raises:
-      ValueError: the environment or its arguments cannot be used, or messages are to
-        show pictures.
+      ValueError: the environment or its arguments cannot be used, or its text has no
+        board to be shown as a picture.
     """
     task = new_task(spec, play_rules(config))
     prompt, rollout, budget = config.prompt, config.rollout, task.rules.budget
-    if prompt.observation != "text":
-        raise ValueError(
-            f"prompt.observation={prompt.observation!r}, but chat messages show boards "
-            "as text; add --config.prompt.observation=text"
-        )
     wording = call_wording(task.env)
     if not isinstance(task, AgentTask):
         wording = build_wording(
-            task.env,
+            show_boards(task.env, prompt.observation, None),
             style=prompt.style,
             budget=budget,
             length_hint_words=prompt.length_hint_words,
             thinking=prompt.thinking,
         )
     num_past = count_past(rollout.context, rollout.context_turns, budget.max_turns)
-    chat = Chat(wording, rollout.context, num_past, prompt.thinking)
+    drawn = picture_of(task.env.template) if prompt.observation != "text" else None
+    chat = Chat(wording, rollout.context, num_past, prompt.thinking, drawn)
     return task, task.make_chat(chat)

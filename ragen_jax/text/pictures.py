@@ -58,13 +58,13 @@ class Picture(Grid):
         )
 
 
-def show_boards(env: TextGame, observation: str, kind: int) -> TextGame:
+def show_boards(env: TextGame, observation: str, kind: int | None) -> TextGame:
     """The game with its boards shown as `observation` says.
 
     Args:
       env: the game.
       observation: entry of `OBSERVATIONS`.
-      kind: see `Picture`.
+      kind: see `Picture`; None: the pictures are sent beside the text.
 
     Raises:
       ValueError: an unknown observation, or a game whose text has no board.
@@ -95,17 +95,20 @@ def picture_of(template: Template, kind: type[Grid] = Grid) -> Grid | None:
     return next((part for part in template.parts if isinstance(part, kind)), None)
 
 
-def _image(part: Part, kind: int) -> Iterator[Part]:
+def _image(part: Part, kind: int | None) -> Iterator[Part]:
     if not isinstance(part, Grid):
         yield part
+        return
+    if kind is None:
+        yield "(see the picture)\n"
         return
     fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(Grid)}
     yield from (BEGIN, Picture(**fields, kind=kind), f"{END}\n")
 
 
-def _both(part: Part, kind: int) -> Iterator[Part]:
+def _both(part: Part, kind: int | None) -> Iterator[Part]:
     yield part
-    if isinstance(part, Grid):
+    if isinstance(part, Grid) and kind is not None:
         yield from _image(part, kind)
 
 
@@ -125,7 +128,7 @@ def _with_drawings(env: TextGame) -> str:
 # Words for drawings that have no shape of their own.
 _SHAPES = {"none": "nothing"}
 # Name -> what stands in a message in place of a part; None: the part.
-OBSERVATIONS: dict[str, Callable[[Part, int], Iterator[Part]] | None] = {
+OBSERVATIONS: dict[str, Callable[[Part, int | None], Iterator[Part]] | None] = {
     "text": None,
     "image": _image,
     "both": _both,

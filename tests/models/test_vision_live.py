@@ -8,12 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import envs
+from envs.base import PlayBudget
+from envs.pictures import draw_cells
 from ragen_jax.models.families import read_config
 from ragen_jax.models.hf.weights import load_checkpoint, save_checkpoint
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import build_policy
 from ragen_jax.models.vision import _patches
+from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.models.vision_decoder import Sight, spread
+from ragen_jax.program.build import BUILT_IN
+from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.text.tokenizer import load_tokenizer
+from ragen_jax.types import PICTURE_IDS
 from tests import commands
 from tests.models.vision_models import (
     GRID,
@@ -154,3 +162,64 @@ def test_checkpoints_of_transformers_are_read(name, tmp_path):
     assert again.mrope_section == config.mrope_section
     for ours, theirs in zip(*map(jax.tree.leaves, (params, read)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_shipped_model_replies_as_in_transformers():
+    import torch
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+        Qwen2VLImageProcessorPil,
+    )
+
+    folder = BUILT_IN["pocket_vision"]
+    config, params = load_checkpoint(folder)
+    tokenizer = load_tokenizer(folder)
+    env, num_new = envs.make("sokoban"), 24
+    how = {"style": "terse", "tokenization": "symbols", "length_hint_words": 60}
+    dialogue = build_dialogue(
+        env,
+        tokenizer,
+        budget=PlayBudget(3, 4, 10),
+        max_reply_tokens=num_new,
+        observation="image",
+        **how,
+    )
+    cells = draw_cells(env.symbols, env.meanings, config.vision.cell)
+    policy = build_policy(config, pictures=(BoardPictures(0, cells, (6, 6), 3),))
+    state = env.draw_level(jax.random.key(3), env.default_params, jnp.bool_(False))
+    fields = env.text_fields(state, env.default_params)
+    fields |= {"turn": jnp.int32(1), "actions_left": jnp.int32(10)}
+    span = dialogue.opening.tokens(fields)
+    tokens = np.asarray(span.tokens)[None, : int(span.length)]
+    pixels = env.pixels(state, env.default_params, config.vision.cell)
+
+    side = config.vision.cell
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=config.vision.patch_size,
+        size={"shortest_edge": side**2, "longest_edge": side**2 * 1280},
+    )
+    seen = processor(images=[np.asarray(pixels)], return_tensors="pt")
+    is_cell = tokens >= PICTURE_IDS
+    ids = torch.tensor(np.where(is_cell, config.image_token_id, tokens)).long()
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == config.image_token_id).int(),
+        **seen,
+    }
+    model = their_model(folder)
+    with torch.no_grad():
+        expected = model(**inputs).logits.numpy()
+        reply = model.generate(**inputs, max_new_tokens=num_new, do_sample=False)
+    positions = np.arange(tokens.shape[1])[None]
+    hidden, _ = policy.forward(params, tokens, positions, None)
+    logits = policy.logits(params, hidden)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-3)
+    ours = tokens
+    for _ in range(reply.shape[1] - tokens.shape[1]):
+        positions = np.arange(ours.shape[1])[None]
+        hidden, _ = policy.forward(params, ours, positions, None)
+        best = np.argmax(policy.logits(params, hidden)[0, -1])
+        ours = np.append(ours, best.astype(np.int32)[None, None], axis=1)
+    written = reply[0, tokens.shape[1] :].numpy()
+    np.testing.assert_array_equal(ours[0, tokens.shape[1] :], written)
+    assert "</think><answer>" in tokenizer.decode(written)

@@ -9,9 +9,7 @@ from configs import sokoban
 from ragen_jax.learner.batch import row_tokens, to_rows
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs
 from ragen_jax.program.build import build_program
-from ragen_jax.serve.build import open_policy
-from ragen_jax.tasks.chat import build_chat
-from ragen_jax.tasks.specs import env_specs
+from ragen_jax.serve.build import build_game, open_policy
 from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS
 from tests.text.sighted import write_model
 
@@ -158,8 +156,7 @@ def test_what_does_not_see_is_refused(model, tmp_path):
     config.env.name = "bandit"
     with pytest.raises(ValueError, match="Bandit has no board"):
         build_program(config)
-    spec = env_specs(tiny_config(model))[0]
     with pytest.raises(ValueError, match=r"--config\.prompt\.observation=text"):
-        build_chat(tiny_config(model), spec)
+        build_game(tiny_config(model))
     with pytest.raises(ValueError, match="which clients cannot send here"):
         open_policy(model, sokoban.get_config())

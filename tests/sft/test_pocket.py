@@ -14,6 +14,7 @@ from configs import (
     mathqa,
     pocket,
     pocket_host,
+    pocket_vision,
     pocket_worlds,
     search,
     sudoku,
@@ -57,6 +58,11 @@ MODELS = {
         pocket_host,
         (lean, mathqa, search),
         "489f944c11952c54ee2030ca0e76d3fa906e8b243955fa8584eb6677569c0df3",
+    ),
+    "pocket_vision": Model(
+        pocket_vision,
+        (),
+        "aa9b6b0f18aac124bd5abe7094f0bb8a8752261c0cf3249f891eeb347374a329",
     ),
 }
 

@@ -220,8 +220,9 @@ def _settings(
         "context": rollout.context,
         "context_turns": rollout.context_turns,
         "format_penalty": rollout.format_penalty,
-        # Left out where it is off: earlier conversations have no such setting.
+        # Left out where they are off: earlier conversations have no such settings.
         **({"stop_at_answer": True} if rollout.stop_at_answer else {}),
+        **({"observation": shown} if (shown := prompt.observation) != "text" else {}),
         **played,
     }
 

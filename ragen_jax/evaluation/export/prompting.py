@@ -36,6 +36,9 @@ def how_to_prompt(trained: Trained, base: str | None) -> Iterator[str]:
     if isinstance(trained.program.task, AgentTask):
         yield _CALLS
         return
+    if trained.program.policy.pictures:
+        yield _PICTURES.format(cell=trained.program.model.vision.cell)
+        return
     specs, tasks = env_specs(trained.config), trained.program.tasks
     examples = [
         _play_example(trained, spec, task)
@@ -222,6 +225,13 @@ or `python -m launch.serve --policy=FOLDER` of ragen_jax) and run the program ag
 it, as it is. The chat template writes the dialogue as it was in training. Replies of
 earlier calls are tokenized anew there, which may cut them into other tokens than were
 sampled."""
+_PICTURES = """## Pictures
+
+In training a message showed its board as a picture, every cell {cell} pixels wide and
+high, by a token per cell between `<|vision_start|>` and `<|vision_end|>`. Weights and
+`config.json` are those of `Qwen2_5_VLForConditionalGeneration` in transformers; this
+folder has no image processor. ragen_jax draws the boards (`env.pixels`) and plays the
+policy (`python -m launch.evaluate`, `launch.play`)."""
 _CONTEXTS = {
     "full": "The model has read the whole dialogue, turn by turn.",
     "last_k": "The model has read the system message and the last {turns}, the one to "

@@ -20,10 +20,8 @@ The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wra
 [[name, argument], ...], "max_bytes": limit of its memory or null}.
 """
 
-import base64
 import functools
 import importlib
-import io
 import json
 import os
 import resource
@@ -33,8 +31,6 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ragen_jax.host_games.base import (
     BrokenContract,
     HostGame,
@@ -42,6 +38,7 @@ from ragen_jax.host_games.base import (
     SpentProcess,
     Step,
 )
+from ragen_jax.host_games.common.images import png_base64
 from ragen_jax.host_games.wrappers import wrap
 
 # Between two looks whether the parent of this process has died, and for its games to
@@ -168,19 +165,10 @@ def _line(answer: dict[str, Any]) -> str:
 
 
 def _observation(observation: Observation) -> dict[str, Any]:
-    images = list(map(_png, observation.images))
+    images = list(map(png_base64, observation.images))
     shown = {"observation": observation.text}
     shown |= {"images": images} if images else {}
     return shown | ({} if observation.call is None else {"call": observation.call})
-
-
-def _png(pixels: np.ndarray) -> str:
-    """An image, uint8[H, W, 3], as a PNG file in base64."""
-    from PIL import Image  # most games show none
-
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -18,8 +18,11 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from envs.base import EnvParams, TextGame
+from envs.pictures import draw_cells, lay_cells
+from envs.templates import Grid
 from ragen_jax.host_games.agent.calls import TOOL_CALLS, CallRefused, ChatAnswer
 from ragen_jax.host_games.agent.game import write_refusal
+from ragen_jax.host_games.common.images import png_base64
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK, cut_middle
 from ragen_jax.rollout.collect import start_from
@@ -50,6 +53,8 @@ from ragen_jax.text.messages import (
 from ragen_jax.text.prompts import Wording
 from ragen_jax.types import EnvState, ParsedAnswer, Trajectory
 
+# Pixels along a side of a board's cell: a token of Qwen2.5-VL.
+_CELL = 28
 # Characters of an observation for each of the tokens that it may have.
 CHARS_PER_TOKEN = 4
 # Finish reason of the empty reply to a dialogue longer than the model's context.
@@ -90,12 +95,22 @@ class Chat:
       context: entry of `text.context.CONTEXTS`.
       num_past: earlier turns that a prompt shows, at most.
       thinking: a reply is a thought and an answer; False: an answer alone.
+      drawn: the board that is sent as a picture with every message; None: none is.
     """
 
     wording: Wording
     context: str
     num_past: int
     thinking: bool
+    drawn: Grid | None = None
+
+    def pictures(self, fields: Mapping[str, Any]) -> list[str]:
+        """PNG files in base64 to send with the message of these fields."""
+        if self.drawn is None:
+            return []
+        drawings = draw_cells(self.drawn.symbols, self.drawn.meanings, _CELL)
+        pixels = np.asarray(lay_cells(jnp.asarray(fields[self.drawn.name]), drawings))
+        return [png_base64(pixels)]
 
 
 class TextOutcome(NamedTuple):
@@ -217,6 +232,7 @@ class ChatEpisode:
         self.outcome: TextOutcome = _only_row(outcome)
         self.turns: list[ChatTurn] = []
         self._next: tuple[list[Message], DialogueTurn]
+        self._shown_images: list[Sequence[str]] = []
 
     async def begin(self) -> None:
         """Wait for the game to begin, before the first prompt."""
@@ -230,7 +246,11 @@ class ChatEpisode:
             chat.wording, turns, context=chat.context, num_past=chat.num_past
         )
         self._next = (messages, asked)
-        return messages
+        self._shown_images.append(self._images())
+        return add_images(messages, self._shown_images)
+
+    def _images(self) -> Sequence[str]:
+        return self._game.chat.pictures(self._fields())
 
     async def step(self, turn: int, reply: ChatReply) -> bool:
         text = self._text_of(reply)
@@ -376,7 +396,6 @@ class HostChatEpisode(ChatEpisode):
         task = int(level.tasks)
         self._problem = [int(level.seeds)], [None if task < 0 else task]
         self._output = WorkerResponse()
-        self._shown_images: list[Sequence[str]] = []
 
     async def begin(self) -> None:
         (output,) = await asyncio.to_thread(self._rows.reset, *self._problem)
@@ -385,9 +404,8 @@ class HostChatEpisode(ChatEpisode):
         self._play = self._play.replace(states=states)
         self._level = states
 
-    def prompt(self, turn: int) -> list[Message]:
-        self._shown_images.append(self._output.images)
-        return add_images(super().prompt(turn), self._shown_images)
+    def _images(self) -> Sequence[str]:
+        return self._output.images
 
     async def step(self, turn: int, reply: ChatReply) -> bool:
         text = self._text_of(reply).encode("utf-8", "replace")
