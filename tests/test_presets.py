@@ -116,7 +116,10 @@ def test_a_host_of_eight_gpus_has_several_times_the_rows(size, times):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("pocket,gpt", "no preset 'gpt'; presets are size: pocket, pocket_vision, study"),
+        (
+            "pocket,gpt",
+            "no preset 'gpt'; presets are size: pocket, pocket_vision, study",
+        ),
         ("starpo_s,ragen2", "'starpo_s' and 'ragen2' both choose the variant"),
         ("ppo,grpo", "'ppo' and 'grpo' both choose the estimator"),
         ("pocket,qwen2.5-3b", "'pocket' and 'qwen2.5-3b' both choose the size"),

@@ -276,10 +276,6 @@ class Decoder(nnx.Module):
         """Norm scales are used in float32, biases are too small to matter."""
         return x.astype(self.dtype) if x.ndim > 1 else x
 
-    def look(self, tokens: Int[Array, "B Q"]) -> None:
-        """Pictures among tokens: a network of text sees none."""
-        del tokens
-
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Float32 scores of the next token."""
         is_tied = self.config.tie_word_embeddings

@@ -169,8 +169,8 @@ def build_lora_policy(
     def forward(params, tokens, positions, cache, sight=None):
         return put_together(params)(tokens, positions, cache, sight)
 
-    def see(params, pictures):
-        return put_together(params).see(pictures)
+    def look(params, tokens):
+        return put_together(params).look(tokens)
 
     def logits(params, hidden):
         return plain.logits(params["base"], hidden)
@@ -190,8 +190,8 @@ def build_lora_policy(
         logical_axes={"base": plain.logical_axes, "adapters": axes_of(variables)},
         init=init,
         forward=forward,
-        see=see,
-        look=lambda params, tokens: put_together(params).look(tokens),
+        see=lambda params, pictures: put_together(params).see(pictures),
+        look=look if pictures else lambda params, tokens: None,
         logits=logits,
         cast_params=plain.cast_params,
         lora=lora,

@@ -145,7 +145,7 @@ def build_policy(
         init=lambda key: nnx.to_pure_dict(nnx.state(make(key))),
         forward=forward,
         see=lambda params, pictures: merge(params).see(pictures),
-        look=lambda params, tokens: merge(params).look(tokens),
+        look=lambda params, tokens: merge(params).look(tokens) if pictures else None,
         logits=logits,
         cast_params=cast_params,
     )

@@ -86,8 +86,8 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
       overrides: dotted paths that the user set.
 
     Raises:
-      ValueError: there is no such game, it refuses an option, there are several, it is
-        to show pictures, or an override changes nothing here.
+      ValueError: there is no such game, it refuses an option, there are several, or an
+        override changes nothing here.
       ImportError: the game needs a package that is not installed.
     """
     if config.env.mix is not None:
@@ -108,10 +108,5 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
     (spec,) = env_specs(config)
     if is_host:
         return ServedHostGame(make_env(spec)[0])
-    if config.prompt.observation != "text":
-        raise ValueError(
-            f"prompt.observation={config.prompt.observation!r}, but a session shows "
-            "boards as text; add --config.prompt.observation=text"
-        )
     task, game = build_chat(config, spec)
     return ServedArrayGame(task.name, game)

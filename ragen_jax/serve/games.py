@@ -6,6 +6,7 @@ single row. Knows no messages and no sockets.
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,7 @@ class SessionOutput:
       terminated, truncated: the game has ended; a limit has ended it.
       success: the goal has been reached.
       valid: the game could read the last answer.
+      images: of the board, PNG files in base64.
     """
 
     text: str
@@ -53,6 +55,7 @@ class SessionOutput:
     truncated: bool = False
     success: bool = False
     valid: bool = True
+    images: Sequence[str] = ()
 
     @property
     def done(self) -> bool:
@@ -79,7 +82,10 @@ class ServedHostGame:
     Attributes:
       name, instruction: of the game: its rules, and how answers are written.
       step_seconds: a step that takes longer is ended.
+      shows_pictures: observations have images.
     """
+
+    shows_pictures = False
 
     def __init__(self, env: HostGameEnv):
         self.env, self.name, self.instruction = env, env.name, env.instruction
@@ -175,6 +181,7 @@ class ServedArrayGame:
 
     def __init__(self, name: str, chat: ChatGame):
         self.name, self.chat = name, chat
+        self.shows_pictures = chat.chat.drawn is not None
         self.instruction = chat.chat.wording.system.render({})
 
         @jax.jit
@@ -201,7 +208,7 @@ class ArrayPlayer:
     _episode: ChatEpisode
 
     def __init__(self, game: ServedArrayGame):
-        self._game = game
+        self._game, self._shown = game, game.chat.chat.shown
 
     def reset(self, seed: int, task: int | None, split: str) -> SessionOutput:
         if task is not None:
@@ -219,7 +226,8 @@ class ArrayPlayer:
         self._turn = 0
         fields = self._episode.outcome.fields
         text = f"{self._game.instruction}\n\n{chat.chat.wording.turn.render(fields)}"
-        return SessionOutput(text, chat.env.template.render(fields).rstrip("\n"))
+        shown = self._shown.render(fields).rstrip("\n")
+        return SessionOutput(text, shown, images=chat.chat.pictures(fields))
 
     def step(self, answer: str) -> SessionOutput:
         chat, wording = self._game.chat, self._game.chat.chat.wording
@@ -229,7 +237,7 @@ class ArrayPlayer:
         self._turn += 1
         outcome = self._episode.outcome
         goes_on = bool(outcome.is_active) and self._turn < self._episode.max_turns
-        observation = chat.env.template.render(outcome.fields)
+        observation = self._shown.render(outcome.fields)
         rest = wording.turn.render(outcome.fields) if goes_on else observation
         terminated = bool(outcome.terminated)
         return SessionOutput(
@@ -240,6 +248,7 @@ class ArrayPlayer:
             truncated=not goes_on and not terminated,
             success=bool(outcome.success),
             valid=not outcome.feedback["was_invalid"],
+            images=chat.chat.pictures(outcome.fields),
         )
 
     def close(self) -> None:

@@ -52,14 +52,20 @@ _SEEN = {
     "truncated": _about("boolean", "A limit has ended the episode, not the game."),
     "done": _about("boolean", "The episode is over."),
 }
-OBSERVATION = _object(
-    _SEEN | {"reward": _about("number", "Of the last answer alone.")},
-    [*_SEEN, "reward"],
-    "Observation",
-)
-RESET_OBSERVATION = _object(
-    _SEEN | {"reward": {"type": "null"}}, [*_SEEN, "reward"], "ResetObservation"
-)
+_IMAGES = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "The board, a PNG file in base64.",
+}
+
+
+def _observation(
+    reward: dict[str, Any], title: str, has_images: bool
+) -> dict[str, Any]:
+    seen = _SEEN | {"reward": reward} | ({"images": _IMAGES} if has_images else {})
+    return _object(seen, [*seen], title)
+
+
 _STATE = {
     "episode_id": _about(["string", "null"], "Of the request, or made by the server."),
     "step_count": _about("integer", "Answers in this episode."),
@@ -96,12 +102,15 @@ def metadata(sessions: Sessions) -> dict[str, Any]:
 
 
 def schema(sessions: Sessions) -> dict[str, Any]:
-    """JSON schemas of actions, observations and states, the same for all games."""
-    del sessions
+    """JSON schemas of actions, observations and states, alike for all games."""
+    has_images = sessions.game.shows_pictures
+    reward = _about("number", "Of the last answer alone.")
     return {
         "action": ACTION,
-        "observation": OBSERVATION,
-        "reset_observation": RESET_OBSERVATION,
+        "observation": _observation(reward, "Observation", has_images),
+        "reset_observation": _observation(
+            {"type": "null"}, "ResetObservation", has_images
+        ),
         "state": STATE,
     }
 

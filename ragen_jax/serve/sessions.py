@@ -127,6 +127,8 @@ def observation_data(outcome: SessionOutput) -> dict[str, Any]:
         name: getattr(outcome, name)
         for name in ("text", "shown", "success", "valid", "truncated")
     }
+    if outcome.images:
+        observation["images"] = list(outcome.images)
     return {"observation": observation, "reward": outcome.reward, "done": outcome.done}
 
 

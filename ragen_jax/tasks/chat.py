@@ -24,10 +24,11 @@ def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
     """
     task = new_task(spec, play_rules(config))
     prompt, rollout, budget = config.prompt, config.rollout, task.rules.budget
-    wording = call_wording(task.env)
+    wording, env = call_wording(task.env), task.env
     if not isinstance(task, AgentTask):
+        env = show_boards(env, prompt.observation, None)
         wording = build_wording(
-            show_boards(task.env, prompt.observation, None),
+            env,
             style=prompt.style,
             budget=budget,
             length_hint_words=prompt.length_hint_words,
@@ -35,5 +36,7 @@ def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
         )
     num_past = count_past(rollout.context, rollout.context_turns, budget.max_turns)
     drawn = picture_of(task.env.template) if prompt.observation != "text" else None
-    chat = Chat(wording, rollout.context, num_past, prompt.thinking, drawn)
+    chat = Chat(
+        wording, rollout.context, num_past, prompt.thinking, env.template, drawn
+    )
     return task, task.make_chat(chat)

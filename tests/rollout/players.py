@@ -237,7 +237,8 @@ def chat_game(env, params, rules, style="terse", context="full", turns=None):
         env, style=style, budget=rules.budget, length_hint_words=100
     )
     num_past = count_past(context, turns, rules.budget.max_turns)
-    return ChatGame(env, params, rules, Chat(wording, context, num_past, thinking=True))
+    chat = Chat(wording, context, num_past, thinking=True, shown=env.template)
+    return ChatGame(env, params, rules, chat)
 
 
 def play_chat(game, level, noise_key, ask):

@@ -9,7 +9,7 @@ from configs import sokoban
 from ragen_jax.learner.batch import row_tokens, to_rows
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs
 from ragen_jax.program.build import build_program
-from ragen_jax.serve.build import build_game, open_policy
+from ragen_jax.serve.build import open_policy
 from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS
 from tests.text.sighted import write_model
 
@@ -156,7 +156,5 @@ def test_what_does_not_see_is_refused(model, tmp_path):
     config.env.name = "bandit"
     with pytest.raises(ValueError, match="Bandit has no board"):
         build_program(config)
-    with pytest.raises(ValueError, match=r"--config\.prompt\.observation=text"):
-        build_game(tiny_config(model))
     with pytest.raises(ValueError, match="which clients cannot send here"):
         open_policy(model, sokoban.get_config())

@@ -1,9 +1,11 @@
 """Our client at our server: games in worker processes, played from worker processes."""
 
+import numpy as np
 import pytest
 
 from configs import frozen_lake, world
 from ragen_jax.host_games.adapters.openenv import OpenEnvGame
+from ragen_jax.host_games.common.images import png_base64, read_png_base64
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.host_games.workers.pool import GameSpec, Pool
 from ragen_jax.program.build import build_program
@@ -100,3 +102,35 @@ def test_an_environment_of_arrays_shows_its_board_without_the_rules():
         assert step.info == {"success": False, "valid": False}
         assert step.observation.text == board
         game.close()
+
+
+@pytest.mark.parametrize("observation", ["image", "both"])
+def test_boards_are_served_as_pictures(observation):
+    config = make(frozen_lake)
+    config.prompt.observation = observation
+    with serving(build_game(config)) as running:
+        there, blind = (
+            OpenEnvGame("training", running.url, images=images)
+            for images in (True, False)
+        )
+        first, without = there.reset(3), blind.reset(3)
+        assert without.text == first.text
+        assert without.images == ()
+        assert ("(see the picture)" in first.text) == (observation == "image")
+        after = there.step("<answer>Right || Down</answer>").observation
+        for seen in (first, after):
+            (picture,) = seen.images
+            assert picture.shape == (4 * 28, 4 * 28, 3)
+        assert (first.images[0] != after.images[0]).any()
+        there.close()
+        blind.close()
+
+
+def test_images_that_are_none_end_the_episode_with_a_reason():
+    with pytest.raises(ValueError, match="no PNG file in base64"):
+        read_png_base64("aGVsbG8=")
+    with pytest.raises(ValueError, match="no PNG file in base64"):
+        read_png_base64(7)
+    whole = np.zeros((2, 3, 3), np.uint8)
+    whole[1, 2] = 200
+    np.testing.assert_array_equal(read_png_base64(png_base64(whole)), whole)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ragen_jax.host_games.adapters.common import refuse_reply, spread_seed
 from ragen_jax.host_games.adapters.openenv_actions import (
     Unreadable,
+    find_images,
     find_text,
     read_flag,
     read_form,
@@ -51,6 +52,7 @@ class OpenEnvGame(HostGame):
         instruction: str | None = None,
         field: str | None = None,
         observation_field: str | None = None,
+        images: bool = False,
         success_above: float = 0.0,
         timeout_seconds: float = 8.0,
     ):
@@ -66,6 +68,7 @@ class OpenEnvGame(HostGame):
             a JSON object is the action, and any other the value of the only required
             field.
           observation_field: with the text; None: the first of those usual.
+          images: those of observations are shown, too, to models behind an API.
           success_above: an episode that ends with a last reward above this is a
             success, where the server does not say.
           timeout_seconds: for each answer. Below `host.step_seconds`, so that an error
@@ -89,7 +92,7 @@ class OpenEnvGame(HostGame):
         self._form = read_form(schema.get("action"), field)
         self.instruction = instruction or _describe(about, self._form.hint)
         self._split, self._observation_field = split, observation_field
-        self._success_above = success_above
+        self._success_above, self._images = success_above, images
         self.waits, self.max_step_seconds = True, timeout_seconds
         # Servers of ragen_jax say how many sessions they have.
         most = about.get("max_sessions")
@@ -116,8 +119,7 @@ class OpenEnvGame(HostGame):
         answer = self._connection.reset(data)
         if self._flag(answer, "done"):
             raise self._given_up("the episode is over before its first reply")
-        self._text = self._find_text(answer)
-        return Observation(self._text)
+        return self._find(answer)
 
     def step(self, reply: str) -> Step:
         """Send a reply.
@@ -131,7 +133,7 @@ class OpenEnvGame(HostGame):
             return self._invalid(str(error))
         except ActionRefused as error:
             return self._invalid(f"The game did not accept this: {error}")
-        self._text = self._find_text(answer)
+        observation = self._find(answer)
         reward = self._read(read_reward, answer.get("reward"))
         done = self._flag(answer, "done")
         seen = answer.get("observation")
@@ -142,7 +144,6 @@ class OpenEnvGame(HostGame):
             "success": self._flag(seen, "success", is_won),
             "valid": self._flag(seen, "valid", True),
         }
-        observation = Observation(self._text)
         return Step(observation, reward, done and not truncated, truncated, info)
 
     def close(self) -> None:
@@ -151,9 +152,12 @@ class OpenEnvGame(HostGame):
     def _flag(self, seen: Mapping[str, Any], name: str, default: bool = False) -> bool:
         return self._read(lambda seen: read_flag(seen, name, default), seen)
 
-    def _find_text(self, answer: Mapping[str, Any]) -> str:
+    def _find(self, answer: Mapping[str, Any]) -> Observation:
         find = functools.partial(find_text, field=self._observation_field)
-        return self._read(find, answer.get("observation"))
+        seen = answer.get("observation")
+        self._text = self._read(find, seen)
+        images = self._read(find_images, seen) if self._images else ()
+        return Observation(self._text, images)
 
     def _read(self, read: Callable[[Any], Value], value: Any) -> Value:
         try:

@@ -15,7 +15,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ragen_jax.host_games.common.files import parse_json
+from ragen_jax.host_games.common.images import read_png_base64
 
 # Where the text of an observation is, the first that is there.
 TEXT_FIELDS = (
@@ -156,6 +159,18 @@ def find_text(observation: Any, field: str | None) -> str:
         f"the observation has {', '.join(map(str, observation)) or 'no fields'}, none "
         f"of {', '.join(fields)}; name the one with the text by observation_field"
     )
+
+
+def find_images(observation: Any) -> tuple[np.ndarray, ...]:
+    """The images of an observation, PNG files in base64 in its list `images`.
+
+    Raises:
+      ValueError: they are not.
+    """
+    listed = observation.get("images") if isinstance(observation, Mapping) else None
+    if not isinstance(listed, list):
+        return ()
+    return tuple(map(read_png_base64, listed))
 
 
 def _as_text(value: Any) -> str:

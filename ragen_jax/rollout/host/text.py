@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, Key
 
 from envs.base import EnvParams, TextGame
 from envs.pictures import draw_cells, lay_cells
-from envs.templates import Grid
+from envs.templates import Grid, Template
 from ragen_jax.host_games.agent.calls import TOOL_CALLS, CallRefused, ChatAnswer
 from ragen_jax.host_games.agent.game import write_refusal
 from ragen_jax.host_games.common.images import png_base64
@@ -95,6 +95,7 @@ class Chat:
       context: entry of `text.context.CONTEXTS`.
       num_past: earlier turns that a prompt shows, at most.
       thinking: a reply is a thought and an answer; False: an answer alone.
+      shown: a state as its messages show it.
       drawn: the board that is sent as a picture with every message; None: none is.
     """
 
@@ -102,6 +103,7 @@ class Chat:
     context: str
     num_past: int
     thinking: bool
+    shown: Template
     drawn: Grid | None = None
 
     def pictures(self, fields: Mapping[str, Any]) -> list[str]:
