@@ -40,6 +40,7 @@ def read(workdir: pathlib.Path) -> dict:
         "name": workdir.name,
         "env": env,
         "seed": config["seed"],
+        "label": f"seed {config['seed']}{_shown(config)}",
         "at": [r["iteration"] for r in measured],
         "success": [r[f"val-env/{env}/success"] for r in measured],
         "low": [r[f"val-env/{env}/success_low"] for r in measured],
@@ -49,6 +50,12 @@ def read(workdir: pathlib.Path) -> dict:
         "train": [r[f"train/{env}/success"] for r in trained],
         "seconds": statistics.median(seconds),
     }
+
+
+def _shown(config: dict) -> str:
+    """What tells the run from those whose messages are text alone."""
+    observation = config.get("prompt", {}).get("observation", "text")
+    return {"text": "", "image": ", pictures"}.get(observation, ", text and pictures")
 
 
 def table(runs: list[dict]) -> str:
@@ -87,7 +94,7 @@ def draw(runs: list[dict], output: pathlib.Path) -> None:
         of_game = [run for run in runs if run["env"] == game]
         for index, run in enumerate(of_game):
             colour = f"C{index}"
-            label = f"held-out, seed {run['seed']}"
+            label = f"held-out, {run['label']}"
             axis.plot(run["at"], run["success"], "o-", color=colour, label=label, ms=3)
             axis.fill_between(
                 run["at"], run["low"], run["high"], color=colour, alpha=0.12, lw=0
