@@ -119,6 +119,8 @@ SETTINGS = Settings({
         "\"cudnn\" (JAX's). \"auto\": \"cudnn\" on NVIDIA GPUs with bfloat16, else "
         '"blocks".', one_of=("auto", "ragen_jax.models.attention:CAUSAL_ATTENTIONS"),
         is_mutable=True),
+    "model.freeze_tower": switch(False,
+        "Whether the vision tower of a model that sees stays as it is."),
 
     "lora": section("Adapters in place of all weights", needs="lora.rank is not None"),
     "lora.rank": count(None,
@@ -346,8 +348,7 @@ SETTINGS = Settings({
         "log-probabilities of the learner.", none="no weights", least=1, is_data=True),
 
     "critic": section(
-        'Values of tokens, only where `algo.advantage` reads them ("gae", '
-        '"bi_level_gae")'),
+        'Values of tokens, where `algo.advantage` reads them ("gae", "bi_level_gae")'),
     "critic.trunk": text("separate",
         'Trunk of the critic: its "separate" network, or one "shared" with the policy.',
         entry_of="ragen_jax.models.critic:TRUNKS"),
@@ -405,9 +406,8 @@ SETTINGS = Settings({
         "which it is padded.", needs="rollout.group_size != 1"),
     "learner.epochs": count(1, "Passes over the kept rows per update."),
     "learner.updates_per_rollout": count(1,
-        "Updates of a rollout (the paper's Online-k: k); 1 is on-policy. Each filters "
-        "the batch, computes log-probabilities and assigns credit again; metrics are "
-        "of the last one."),
+        "Updates of a rollout (the paper's Online-k: k); 1 is on-policy. Each filters, "
+        "scores and assigns credit again; metrics are of the last one."),
     "learner.logprob_chunk_tokens": count(1024,
         "Tokens of a pass whose logits exist at a time."),
 

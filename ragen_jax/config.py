@@ -366,6 +366,7 @@ _OLD_VALUES = {
     r"rollout\.ahead": 0,
     r"learner\.share_prompts": False,
     r"prompt\.observation": "text",
+    r"model\.freeze_tower": False,
     r"rollout\.stop_at_answer": False,
 }
 

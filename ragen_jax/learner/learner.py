@@ -7,7 +7,7 @@ size of a network is made here, so that a run's memory can be planned without it
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from ragen_jax.learner.state import (
     Snapshot,
     TrainState,
     abstract_network,
+    all_but_tower,
     build_optimizer,
     build_schedule,
     describe,
@@ -227,7 +228,7 @@ def _make_stages(
             objective=objective, temperature=sections["rollout"]["temperature"]
         ),
         trainer=Trainer(
-            optimizer=_optimizer(**sections["optimizer"]),
+            optimizer=_optimizer(config, sections["optimizer"]),
             schedule=build_schedule(**sections["schedule"]),
             warmup_updates=critic["warmup_updates"],
             peak=sections["optimizer"]["learning_rate"],
@@ -239,10 +240,12 @@ def _make_stages(
 
 
 def _optimizer(
-    *, learning_rate: Number, **adamw: Number
+    config: ConfigDict, section: Mapping[str, Number]
 ) -> optax.GradientTransformation:
-    del learning_rate  # of the trainer
-    return build_optimizer(**adamw)
+    # The learning rate is the trainer's.
+    adamw = {name: x for name, x in section.items() if name != "learning_rate"}
+    decays = all_but_tower if config.model.freeze_tower else None
+    return build_optimizer(**adamw, decays=decays)
 
 
 def _state_factory(
@@ -255,7 +258,7 @@ def _state_factory(
         trained=_trainable(networks),
         critic=networks.critic,
         # Only its fresh state is used.
-        optimizer=_optimizer(**config.optimizer),
+        optimizer=_optimizer(config, config.optimizer),
         mesh=mesh,
         players=(players or mesh) if config.rollout.ahead else None,
         has_rate_scale=config.warning.action == "cut_learning_rate",

@@ -245,6 +245,7 @@ def build_optimizer(
     max_grad_norm: Number,
     beta1_complement: Number | None = None,
     beta2_complement: Number | None = None,
+    decays: Callable[[Params], PyTree] | None = None,
 ) -> optax.GradientTransformation:
     """Gradient clipping by global norm, then AdamW (arXiv 1711.05101) at rate 1.
 
@@ -257,14 +258,25 @@ def build_optimizer(
       max_grad_norm: global norm above which the gradient is scaled down.
       beta1_complement, beta2_complement: 1 - beta, for a beta of 32 bits; None: it has
         64 bits.
+      decays: parameters -> which of them decay; None: all.
     """
     first = beta1, 1 - beta1 if beta1_complement is None else beta1_complement
     second = beta2, 1 - beta2 if beta2_complement is None else beta2_complement
     return optax.chain(
         optax.clip_by_global_norm(max_grad_norm),
         _scale_by_adam(first, second),
-        optax.add_decayed_weights(weight_decay),
+        optax.add_decayed_weights(weight_decay, mask=decays),
     )
+
+
+def all_but_tower(params: Params) -> PyTree[bool]:
+    """Which parameters are not of a vision tower, of a network or of its critic."""
+
+    def is_other(path, leaf) -> bool:
+        del leaf
+        return all(getattr(key, "key", None) != "visual" for key in path)
+
+    return jax.tree.map_with_path(is_other, params)
 
 
 def _scale_by_adam(

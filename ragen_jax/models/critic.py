@@ -51,6 +51,7 @@ def build_critic(
     remat: str | None = None,
     attention: str = "blocks",
     pictures: tuple[BoardPictures, ...] = (),
+    freeze_tower: bool = False,
     lora: LoraConfig | None = None,
 ) -> Critic:
     """A critic for a policy of this shape.
@@ -58,12 +59,13 @@ def build_critic(
     Args:
       config: the policy's.
       trunk: entry of `TRUNKS`.
-      dtype, remat, attention, pictures: of a separate trunk, see `build_policy`.
+      dtype, remat, attention, pictures, freeze_tower: of a separate trunk, see
+        `build_policy`.
       lora: adapters of a separate trunk, over the frozen policy. None: the whole trunk
         is trained.
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
-    how["pictures"] = pictures
+    how |= {"pictures": pictures, "freeze_tower": freeze_tower}
     return TRUNKS[trunk](config, lora, how)
 
 

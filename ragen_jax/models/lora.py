@@ -17,6 +17,7 @@ lines in `Linear`.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -28,7 +29,7 @@ from jaxtyping import Array, Key
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import build_network
 from ragen_jax.models.layers import Linear
-from ragen_jax.models.policy import Policy, axes_of, build_policy
+from ragen_jax.models.policy import Policy, axes_of, build_policy, sight_options
 from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.types import Params
 
@@ -138,24 +139,24 @@ def build_lora_policy(
     attention: str = "blocks",
     num_ids: int | None = None,
     pictures: tuple[BoardPictures, ...] = (),
+    freeze_tower: bool = False,
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
 
     Args:
       config: the network's shape.
       lora: size and place of the adapters.
-      dtype, remat, attention, num_ids, pictures: see `build_policy`.
+      dtype, remat, attention, num_ids, pictures, freeze_tower: see `build_policy`.
 
     The functions raise ValueError for adapters made for another config.
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
-    plain = build_policy(config, **how, num_ids=num_ids, pictures=pictures)
-    network = _abstract_network(config, lora, pictures, **how)
+    shown = {"pictures": pictures, "freeze_tower": freeze_tower}
+    plain = build_policy(config, **how, num_ids=num_ids, **shown)
+    network = _abstract_network(config, lora, **shown, **how)
     graphdef, variables, _ = nnx.split(network, nnx.LoRAParam, ...)
     expected = nnx.to_pure_dict(variables)
-
-    def init_fresh(key: Key[Array, ""]) -> Params:
-        return _init_adapters(expected, key)
+    init_fresh = functools.partial(_init_adapters, expected)
 
     def init(key: Key[Array, ""]) -> Params:
         base_key, adapters_key = jax.random.split(key)
@@ -185,7 +186,7 @@ def build_lora_policy(
         remat=plain.remat,
         attention=plain.attention,
         num_ids=num_ids,
-        pictures=pictures,
+        **shown,
         shapes={"base": plain.shapes, "adapters": expected},
         logical_axes={"base": plain.logical_axes, "adapters": axes_of(variables)},
         init=init,
@@ -221,13 +222,14 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
 def _abstract_network(
     config: ModelConfig,
     lora: LoraConfig,
-    pictures: tuple[BoardPictures, ...] = (),
     *,
+    pictures: tuple[BoardPictures, ...] = (),
+    freeze_tower: bool = False,
     dtype="float32",
     remat: str | None = None,
     attention: str = "blocks",
 ) -> nnx.Module:
-    shown = {"pictures": pictures} if pictures else {}
+    shown = sight_options(pictures, freeze_tower)
 
     def make() -> nnx.Module:
         network = build_network(

@@ -36,7 +36,7 @@ class Policy:
     Attributes:
       config: the network's shape.
       dtype: dtype of the computation; pass it to `init_cache`, too.
-      remat, attention, num_ids, pictures: see `build_policy`.
+      remat, attention, num_ids, pictures, freeze_tower: see `build_policy`.
       shapes: the parameters as `jax.ShapeDtypeStruct`s.
       logical_axes: a tuple of axis names (`LOGICAL_AXES`) per parameter. The tuples
         are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
@@ -70,6 +70,7 @@ class Policy:
     attention: str
     num_ids: int | None
     pictures: tuple[BoardPictures, ...]
+    freeze_tower: bool
     shapes: Params
     logical_axes: PyTree
     init: Callable[[Array], Params]
@@ -88,6 +89,7 @@ def build_policy(
     attention: str = "blocks",
     num_ids: int | None = None,
     pictures: tuple[BoardPictures, ...] = (),
+    freeze_tower: bool = False,
 ) -> Policy:
     """The pure functions of a network of this shape.
 
@@ -100,6 +102,7 @@ def build_policy(
       num_ids: ids below it are tokens; the other rows of a padded vocabulary are never
         sampled and have no probability. None: all rows are tokens.
       pictures: what tokens may show to a network that sees.
+      freeze_tower: no gradient reaches its tower.
 
     Raises:
       ValueError: pictures are to be shown to a network of text.
@@ -108,7 +111,7 @@ def build_policy(
         raise ValueError(f"a network of {config.model_type!r} sees no pictures")
     dtype = jnp.dtype(dtype)
     how = {"dtype": dtype, "remat": remat, "attention": attention}
-    shown = {"pictures": pictures} if pictures else {}
+    shown = sight_options(pictures, freeze_tower)
 
     def make(key: Array) -> nnx.Module:
         rngs = nnx.Rngs(params=key)
@@ -131,15 +134,12 @@ def build_policy(
         is_token = jnp.arange(config.vocab_size) < num_ids
         return jnp.where(is_token, scores, SPARE_LOGIT)
 
-    def cast_params(params: Params) -> Params:
-        # Norm scales are used in float32, biases are too small to matter.
-        return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
-
     return Policy(
         config=config,
         **how,
         num_ids=num_ids,
         pictures=pictures,
+        freeze_tower=freeze_tower,
         shapes=nnx.to_pure_dict(variables),
         logical_axes=axes_of(variables),
         init=lambda key: nnx.to_pure_dict(nnx.state(make(key))),
@@ -147,8 +147,21 @@ def build_policy(
         see=lambda params, pictures: merge(params).see(pictures),
         look=lambda params, tokens: merge(params).look(tokens) if pictures else None,
         logits=logits,
-        cast_params=cast_params,
+        cast_params=functools.partial(_cast_matrices, dtype),
     )
+
+
+def _cast_matrices(dtype: jnp.dtype, params: Params) -> Params:
+    # Norm scales are used in float32, biases are too small to matter.
+    return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
+
+
+def sight_options(
+    pictures: tuple[BoardPictures, ...], freeze_tower: bool
+) -> dict[str, Any]:
+    """Keyword arguments of the network that a network of text does not have."""
+    options = {"pictures": pictures, "freeze_tower": freeze_tower}
+    return {name: value for name, value in options.items() if value}
 
 
 def computation(
@@ -162,8 +175,13 @@ def computation(
       platform: of the devices that compute, see `sharding.kernel_platform`.
 
     Raises:
-      ValueError: the attention cannot run there.
+      ValueError: the attention cannot run there, or there is no tower to freeze.
     """
+    if section["freeze_tower"] and not config.sees:
+        raise ValueError(
+            f"model.freeze_tower=True has no effect: a {config.model_type!r} has no "
+            "vision tower"
+        )
     how = {key: value for key, value in section.items() if key != "path"}
     dtype = jnp.dtype(how["dtype"])
     how["attention"] = choose_attention(

@@ -57,6 +57,7 @@ def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
         attention=policy.attention,
         num_ids=policy.num_ids,
         pictures=policy.pictures,
+        freeze_tower=policy.freeze_tower,
     )
     return Trainable(
         policy=adapted,

@@ -63,6 +63,7 @@ class VisionDecoder(Decoder):
         remat,
         attention,
         pictures: Sequence[BoardPictures] = (),
+        freeze_tower: bool = False,
         rngs: nnx.Rngs,
     ):
         super().__init__(
@@ -72,6 +73,7 @@ class VisionDecoder(Decoder):
             config.vision, dtype=dtype, init_scale=config.initializer_range, rngs=rngs
         )
         self.pictures = nnx.static(tuple(pictures))
+        self.freeze_tower = freeze_tower
 
     def __call__(self, tokens, positions, cache: AnyCache, sight: Sight | None = None):
         hidden, after = super().__call__(tokens, positions, cache, sight)
@@ -88,7 +90,7 @@ class VisionDecoder(Decoder):
         Raises:
           ValueError: see `VisionTower`.
         """
-        return self.visual(pictures)
+        return self._of_tower(self.visual(pictures))
 
     def look(self, tokens: Int[Array, "B Q"]) -> Sight | None:
         """The pictures of boards among tokens; None if games show none.
@@ -108,6 +110,9 @@ class VisionDecoder(Decoder):
                 x = jnp.where(is_part[..., None], parts, x)
         return Sight(x)
 
+    def _of_tower(self, seen: Array) -> Array:
+        return jax.lax.stop_gradient(seen) if self.freeze_tower else seen
+
     def _look_at(
         self, tokens, pictures: BoardPictures, is_part: Bool[Array, "B Q"]
     ) -> Float[Array, "B K n D"] | None:
@@ -126,7 +131,7 @@ class VisionDecoder(Decoder):
         # What is no picture shows the first symbol, and is not used.
         is_shown = jnp.take_along_axis(is_part, flat, axis=1)
         boards = jnp.where(is_shown, symbols, 0).reshape(-1, rows, cols)
-        seen = self.visual.see_boards(boards, pictures.cells)
+        seen = self._of_tower(self.visual.see_boards(boards, pictures.cells))
         return seen.reshape(len(tokens), most, size, -1)
 
     def _embed(self, tokens, positions, cache: AnyCache, sight: Sight | None):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ragen_jax.learner.logprobs import hidden_states, map_chunks
 from ragen_jax.learner.state import Network, TrainState, state_shardings
@@ -59,17 +59,21 @@ def build_optimizer(
     beta2: float,
     weight_decay: float,
     max_grad_norm: float,
+    decays: Callable[[Params], PyTree] | None = None,
 ) -> optax.GradientTransformation:
     """Gradient clipping, AdamW, linear warm-up from 0 and cosine decay.
 
     Unlike the learner's optimizer it contains its schedule, and so do its checkpoints.
+    `decays`: see `learner.state.build_optimizer`.
     """
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, learning_rate, warmup_steps, num_steps, learning_rate * final_fraction
     )
     return optax.chain(
         optax.clip_by_global_norm(max_grad_norm),
-        optax.adamw(schedule, b1=beta1, b2=beta2, weight_decay=weight_decay),
+        optax.adamw(
+            schedule, b1=beta1, b2=beta2, weight_decay=weight_decay, mask=decays
+        ),
     )
 
 

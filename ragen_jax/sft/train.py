@@ -27,6 +27,7 @@ from ragen_jax.evaluation.harness import format_score
 from ragen_jax.learner.state import (
     TrainState,
     abstract_network,
+    all_but_tower,
     describe,
     init_network,
     init_state,
@@ -151,7 +152,8 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     _check_context(tasks, model.config, "max_reply_tokens")
     _check_context(eval_tasks, model.config, "evaluation.max_reply_tokens")
     total = num_steps(config)
-    optimizer = build_optimizer(total, **config.optimizer)
+    decays = all_but_tower if model.policy.freeze_tower else None
+    optimizer = build_optimizer(total, **config.optimizer, decays=decays)
     root, mesh = rngs.root_key(config.seed), make_mesh(data=1, fsdp=1, tensor=1)
 
     def first_state(network: Callable, params: Params) -> TrainState:

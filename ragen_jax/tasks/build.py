@@ -187,7 +187,7 @@ def show_to(policy: Policy, tasks: Sequence[Task]) -> Policy:
     pictures = pictures_of(tasks, policy.config)
     if not pictures:
         return policy
-    names = ("dtype", "remat", "attention", "num_ids")
+    names = ("dtype", "remat", "attention", "num_ids", "freeze_tower")
     how = {name: getattr(policy, name) for name in names}
     return build_policy(policy.config, **how, pictures=pictures)
 

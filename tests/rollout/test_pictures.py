@@ -158,3 +158,18 @@ def test_what_does_not_see_is_refused(model, tmp_path):
         build_program(config)
     with pytest.raises(ValueError, match="which clients cannot send here"):
         open_policy(model, sokoban.get_config())
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_frozen_tower_stays_as_it_is(model, rank):
+    config = tiny_config(model, lora__rank=rank, optimizer__weight_decay=0.5)
+    config.model.freeze_tower, config.loss.entropy_coeff = True, 0.1
+    program = build_program(config)
+    rollout = play(program)
+    before = jax.tree.map(np.array, program.state.params)
+    after = updated(program, rollout)
+    moved = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), after, before)
+    assert max(jax.tree.leaves(moved["visual"])) == 0
+    assert max(jax.tree.leaves(moved["layers"])) > 0
+    with pytest.raises(ValueError, match="a 'qwen2' has no vision tower"):
+        build_program(tiny_config("pocket", "text", model__freeze_tower=True))
