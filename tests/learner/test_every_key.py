@@ -119,6 +119,7 @@ ELSEWHERE = {
     "tests/models/test_decoder.py": "model.dtype",
     "tests/learner/test_remat.py": "model.remat",
     "tests/models/test_attention.py": "model.attention",
+    "tests/rollout/test_pictures.py": "prompt.observation model.freeze_tower",
     "tests/models/test_lora.py": "lora.rank lora.alpha lora.targets",
     "tests/rollout/test_turns.py": "rollout.max_turns rollout.format_penalty",
     "tests/rollout/players.py": (
