@@ -29,6 +29,7 @@ from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_task, check_fit, play_rules, show_to
 from ragen_jax.tasks.specs import EnvSpec, env_specs
 from ragen_jax.tasks.task import Task
+from ragen_jax.text.pictures import NoBoard
 from ragen_jax.types import Params
 
 Records = list[dict[str, Any]]
@@ -218,10 +219,11 @@ def playable(
     entries: Sequence[tuple[ConfigDict, EvalTask]],
     bind: Callable[[ConfigDict, EvalTask], EvalTask],
 ) -> list[EvalTask]:
-    """Binds a player to each entry; of several, those lacking requirements are skipped.
+    """Binds a player to each entry; of several, those it cannot play are skipped.
 
     Raises:
-      ValueError: of `bind`, for another reason than what this machine lacks.
+      ValueError: of `bind`, for another reason than what this machine lacks, or a board
+        that is to be shown as a picture.
     """
     bound = []
     for config, entry in entries:
@@ -235,7 +237,8 @@ def playable(
 
 
 def _is_missing_requirement(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, ImportError | MissingRequirement):
+    kinds = ImportError | MissingRequirement | NoBoard
+    while error is not None and not isinstance(error, kinds):
         error = error.__cause__
     return error is not None
 
@@ -273,7 +276,9 @@ def _evaluation(
         return EvalResult(plain, wins, lambda: program.episodes(rollouts))
 
     is_pocket = trained.config.model.path == "pocket"
-    notes = (entry.note, entry.pocket_note if is_pocket else "")
+    notes = [entry.note, entry.pocket_note if is_pocket else ""]
+    if task.dialogue.picture is not None and "symbols" in entry.spec.kwargs:
+        notes.append("Pictures do not show symbols.")
     return dataclasses.replace(
         entry,
         spec=dataclasses.replace(entry.spec, label=task.name),

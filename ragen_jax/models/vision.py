@@ -23,11 +23,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from ragen_jax.models.attention import MASKED_SCORE, rope_frequencies, rotate
 from ragen_jax.models.layers import MLP, Linear, RMSNorm
 from ragen_jax.models.products import einsum_float32, einsum_narrow, product
-from ragen_jax.models.vision_config import CHANNELS, VisionConfig
+from ragen_jax.models.vision_config import CHANNELS, PIXEL_MEAN, PIXEL_STD, VisionConfig
 
-# Of the pixels of CLIP's training pictures, per channel (arXiv 2103.00020).
-PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
-PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
 # Of the tower, whatever the text's are.
 _NORM_EPS, _ROPE_THETA = 1e-6, 10_000.0
 

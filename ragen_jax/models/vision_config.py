@@ -13,6 +13,12 @@ from jaxtyping import UInt8
 
 # Of a picture: red, green and blue.
 CHANNELS = 3
+# Of the pixels of CLIP's training pictures, per channel (arXiv 2103.00020).
+PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
+PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
+# Embeddings of the smallest and of the largest picture that transformers leaves as it
+# is, as Qwen2.5-VL has them.
+_FEWEST_EMBEDDINGS, _MOST_EMBEDDINGS = 4, 16_384
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,6 +150,21 @@ class VisionConfig:
             "in_chans": CHANNELS,
             **_CONSTANTS,
         } | fields
+
+    def to_preprocessor(self) -> dict[str, Any]:
+        """`preprocessor_config.json`: how transformers turns pictures into patches."""
+        area = self.cell**2
+        return {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "processor_class": "Qwen2_5_VLProcessor",
+            "patch_size": self.patch_size,
+            "merge_size": self.spatial_merge_size,
+            "temporal_patch_size": self.temporal_patch_size,
+            "min_pixels": _FEWEST_EMBEDDINGS * area,
+            "max_pixels": _MOST_EMBEDDINGS * area,
+            "image_mean": list(PIXEL_MEAN),
+            "image_std": list(PIXEL_STD),
+        }
 
 
 # Values of keys that other towers have otherwise.

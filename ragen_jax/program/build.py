@@ -37,7 +37,7 @@ from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.models.vision_config import BoardPictures
 from ragen_jax.multihost.exchange import to_local_devices
-from ragen_jax.program.reading import warn_of_unread_words
+from ragen_jax.program.reading import CURE, CURE_OF_SEEING, warn_of_unread_words
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
@@ -46,7 +46,13 @@ from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.numbers import SAMPLING, RolloutNumbers, rollout_numbers
 from ragen_jax.rollout.records import add_credit
-from ragen_jax.tasks.build import build_collect, build_task, check_fit, pictures_of
+from ragen_jax.tasks.build import (
+    build_collect,
+    build_task,
+    check_fit,
+    check_sees,
+    pictures_of,
+)
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task, check_names
 from ragen_jax.terminal import say
@@ -209,7 +215,8 @@ def open_program(
     check_sessions(config, parts)
     warn_of_pocket_settings(config, tokenizer)
     if config.model.path in BUILT_IN:
-        warn_of_unread_words([task.env for task in parts.tasks], tokenizer)
+        cure = CURE if config.prompt.observation == "text" else CURE_OF_SEEING
+        warn_of_unread_words([task.env for task in parts.tasks], tokenizer, cure)
     model, params = load_checkpoint(folder)
     learner = parts.learner
     frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser
@@ -293,6 +300,7 @@ def build_parts(
     Raises:
       ValueError: model, tokenizer and configuration do not fit each other.
     """
+    check_sees(config, model)
     specs = env_specs(config)
     tasks = [
         build_task(config, spec, tokenizer, picture_kind=i)

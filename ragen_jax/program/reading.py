@@ -31,6 +31,7 @@ CURE = (
     "fine-tune it on demonstrations of the game first (docs/warm-start.md), or train a "
     "real model, e.g. --config=FILE:qwen2.5-0.5b"
 )
+CURE_OF_SEEING = CURE.replace("qwen2.5-0.5b", "qwen2.5-vl-3b")
 CURE_OF_TUNING = (
     "these demonstrations have to teach it to spell; a real model reads at once, e.g. "
     "--config=FILE:qwen2.5-0.5b"

@@ -55,6 +55,7 @@ from ragen_jax.sft.rules import declared, num_steps, validate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.step import METRICS, build_optimizer, make_step
 from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks.build import check_sees
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params
 
@@ -140,6 +141,7 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
       ValueError: a value does not fit a game, the model or another value.
     """
     model = build_model(config, new_tokenizer)
+    check_sees(config, model.config)
     demos = build_demo_tasks(config, model.tokenizer)
     model = model.showing([demo.task for demo in demos.values()])
     if config.model.get("path") in BUILT_IN:

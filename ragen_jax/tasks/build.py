@@ -153,23 +153,33 @@ def build_collect(
     return task.make_collect(policy, mesh=mesh, **sizes, **decoding)
 
 
+def check_sees(config: ConfigDict, model: ModelConfig) -> None:
+    """Refuse to show pictures to a network of text.
+
+    Raises:
+      ValueError: names both.
+    """
+    if config.prompt.observation != "text" and not model.sees:
+        path = config.model.get("path", "a new model")
+        raise ValueError(
+            f"prompt.observation={config.prompt.observation!r}, but model.path="
+            f"{path!r} is a {model.model_type!r}, which reads text alone; use a model "
+            "that sees (--config=FILE:pocket_vision or qwen2.5-vl-3b), or set "
+            "prompt.observation='text'"
+        )
+
+
 def pictures_of(tasks: Sequence[Task], model: ModelConfig) -> tuple[BoardPictures, ...]:
     """What the dialogues of tasks show to a network.
 
     Raises:
-      ValueError: it does not see, or cannot tell the drawings apart.
+      ValueError: it cannot tell the drawings apart.
     """
     shown = []
     for task in tasks:
         picture = task.dialogue.picture
         if picture is None:
             continue
-        if not model.sees:
-            raise ValueError(
-                f"the messages of {task.name} show pictures (prompt.observation), but "
-                f"model.path is a {model.model_type!r}, which reads text alone; use a "
-                "model that sees, or prompt.observation='text'"
-            )
         cells = draw_cells(picture.symbols, picture.meanings, model.vision.cell)
         grid, windows = (picture.rows, picture.cols), task.dialogue.windows
         # One a turn that the model sees.

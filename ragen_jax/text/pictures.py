@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from envs.base import TextGame
+from envs.board_game import BoardGame
 from envs.pictures import looks
-from envs.templates import Grid, Part, Template
+from envs.templates import Grid, Part, Passage, Template
 from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS, ROW_END
 
 # Around a picture, as in Qwen2.5-VL's chats.
@@ -58,6 +59,10 @@ class Picture(Grid):
         )
 
 
+class NoBoard(ValueError):
+    """A game has no board that a picture could show."""
+
+
 def show_boards(env: TextGame, observation: str, kind: int | None) -> TextGame:
     """The game with its boards shown as `observation` says.
 
@@ -67,7 +72,8 @@ def show_boards(env: TextGame, observation: str, kind: int | None) -> TextGame:
       kind: see `Picture`; None: the pictures are sent beside the text.
 
     Raises:
-      ValueError: an unknown observation, or a game whose text has no board.
+      NoBoard: the text of the game has no board.
+      ValueError: an unknown observation.
     """
     if observation not in OBSERVATIONS:
         raise ValueError(
@@ -78,16 +84,24 @@ def show_boards(env: TextGame, observation: str, kind: int | None) -> TextGame:
     if show is None:
         return env
     if picture_of(env.template) is None:
-        raise ValueError(
-            f"prompt.observation={observation!r}, but the text of {env.name} has no "
-            "board that a picture could show; use 'text', or, for a game that can "
-            "list coordinates instead, env.kwargs.observation='grid'"
+        raise NoBoard(
+            f"prompt.observation={observation!r}, but {_why_no_board(env)}; set "
+            "prompt.observation='text'"
         )
     shown = copy.copy(env)
     parts = (part for old in env.template.parts for part in show(old, kind))
     shown.template = Template(tuple(parts))
     shown.instruction = _INSTRUCTIONS[observation](env)
     return shown
+
+
+def _why_no_board(env: TextGame) -> str:
+    if any(isinstance(part, Passage) for part in env.template.parts):
+        return f"{env.name} is a game in Python, which writes its own text"
+    if isinstance(env, BoardGame):
+        listed = f"env.kwargs.observation={env.observation!r} lists the coordinates"
+        return f"{listed} of {env.name}, where 'grid' shows its board"
+    return f"the text of {env.name} has no board that a picture could show"
 
 
 def picture_of(template: Template, kind: type[Grid] = Grid) -> Grid | None:

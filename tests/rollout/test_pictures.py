@@ -5,11 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import envs
 from configs import sokoban
+from ragen_jax.evaluation.harness import playable
+from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.learner.batch import row_tokens, to_rows
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs
 from ragen_jax.program.build import build_program
 from ragen_jax.serve.build import open_policy
+from ragen_jax.tasks.specs import EnvSpec
+from ragen_jax.text.pictures import show_boards
 from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS
 from tests.text.sighted import write_model
 
@@ -150,7 +155,7 @@ def test_a_record_shows_the_board(model):
 
 def test_what_does_not_see_is_refused(model, tmp_path):
     config = tiny_config("pocket")
-    with pytest.raises(ValueError, match=r"no token '<.vision_start.>'"):
+    with pytest.raises(ValueError, match="a 'qwen2', which reads text alone"):
         build_program(config)
     config = tiny_config(model)
     config.env.name = "bandit"
@@ -158,6 +163,18 @@ def test_what_does_not_see_is_refused(model, tmp_path):
         build_program(config)
     with pytest.raises(ValueError, match="which clients cannot send here"):
         open_policy(model, sokoban.get_config())
+
+
+def test_suites_leave_out_games_without_a_board(capsys):
+    names = ("sokoban", "bandit")
+    entries = [(None, EvalTask(EnvSpec(name, label=name))) for name in names]
+
+    def bind(config, entry):
+        show_boards(envs.make(entry.name), "image", 0)
+        return entry
+
+    assert [entry.name for entry in playable(entries, bind)] == ["sokoban"]
+    assert "bandit is left out: prompt.observation" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rank", [None, 2])

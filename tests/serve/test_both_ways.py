@@ -5,6 +5,7 @@ import pytest
 
 from configs import frozen_lake, world
 from ragen_jax.host_games.adapters.openenv import OpenEnvGame
+from ragen_jax.host_games.adapters.openenv_connection import OpenEnvError
 from ragen_jax.host_games.common.images import png_base64, read_png_base64
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.host_games.workers.pool import GameSpec, Pool
@@ -124,6 +125,9 @@ def test_boards_are_served_as_pictures(observation):
         assert (first.images[0] != after.images[0]).any()
         there.close()
         blind.close()
+        unsaid = OpenEnvGame("training", running.url)
+        with pytest.raises(OpenEnvError, match=r"env\.kwargs\.images=True shows them"):
+            unsaid.reset(3)
 
 
 def test_images_that_are_none_end_the_episode_with_a_reason():

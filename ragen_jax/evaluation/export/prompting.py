@@ -229,9 +229,9 @@ _PICTURES = """## Pictures
 
 In training a message showed its board as a picture, every cell {cell} pixels wide and
 high, by a token per cell between `<|vision_start|>` and `<|vision_end|>`. Weights and
-`config.json` are those of `Qwen2_5_VLForConditionalGeneration` in transformers; this
-folder has no image processor. ragen_jax draws the boards (`env.pixels`) and plays the
-policy (`python -m launch.evaluate`, `launch.play`)."""
+`config.json` are those of `Qwen2_5_VLForConditionalGeneration` in transformers, whose
+image processor `preprocessor_config.json` describes. ragen_jax draws the boards
+(`env.pixels`) and plays the policy (`python -m launch.evaluate`, `launch.play`)."""
 _CONTEXTS = {
     "full": "The model has read the whole dialogue, turn by turn.",
     "last_k": "The model has read the system message and the last {turns}, the one to "

@@ -52,7 +52,7 @@ class OpenEnvGame(HostGame):
         instruction: str | None = None,
         field: str | None = None,
         observation_field: str | None = None,
-        images: bool = False,
+        images: bool | None = None,
         success_above: float = 0.0,
         timeout_seconds: float = 8.0,
     ):
@@ -68,7 +68,8 @@ class OpenEnvGame(HostGame):
             a JSON object is the action, and any other the value of the only required
             field.
           observation_field: with the text; None: the first of those usual.
-          images: those of observations are shown, too, to models behind an API.
+          images: those of observations are shown, too, to models behind an API; False:
+            their text alone. None: an observation with images ends the episode.
           success_above: an episode that ends with a last reward above this is a
             success, where the server does not say.
           timeout_seconds: for each answer. Below `host.step_seconds`, so that an error
@@ -156,7 +157,12 @@ class OpenEnvGame(HostGame):
         find = functools.partial(find_text, field=self._observation_field)
         seen = answer.get("observation")
         self._text = self._read(find, seen)
-        images = self._read(find_images, seen) if self._images else ()
+        images = () if self._images is False else self._read(find_images, seen)
+        if images and self._images is None:
+            raise self._given_up(
+                "the server sends images: env.kwargs.images=True shows them to models "
+                "behind an API, False shows the text alone"
+            )
         return Observation(self._text, images)
 
     def _read(self, read: Callable[[Any], Value], value: Any) -> Value:

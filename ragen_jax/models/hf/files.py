@@ -22,6 +22,8 @@ from ragen_jax.models.hf.digests import DIGESTS_FILE, find_damage
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
+# Of models that see: how transformers prepares their pictures.
+PREPROCESSOR_FILE = "preprocessor_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -120,7 +122,8 @@ def hub_snapshot(hub_id: str, files: Sequence[str], folder: Path | None = None) 
 
 def model_files(folder: Path) -> list[str]:
     """Names of the folder's files that belong to a model or its tokenizer."""
-    names = {"config.json", "generation_config.json", INDEX_FILE, *TOKENIZER_FILES}
+    names = {"config.json", "generation_config.json", INDEX_FILE, PREPROCESSOR_FILE}
+    names.update(TOKENIZER_FILES)
     return sorted(
         path.name
         for path in folder.iterdir()

@@ -26,6 +26,7 @@ from ragen_jax.models.families import read_config
 from ragen_jax.models.hf.digests import DIGESTS_FILE, write_digests
 from ragen_jax.models.hf.files import (
     INDEX_FILE,
+    PREPROCESSOR_FILE,
     TEMPLATE_FILE,
     TOKENIZER_FILES,
     TOKENIZER_SETTINGS_FILE,
@@ -230,7 +231,7 @@ def check_tree(params: Params, abstract: Params) -> None:
 
 
 def write_configs(folder: Path, config: ModelConfig, dtype: str) -> None:
-    """Writes `config.json` and `generation_config.json` of weights in `dtype`."""
+    """Writes `config.json` of weights in `dtype`, and the settings beside it."""
     hf = config.to_hf() | {"torch_dtype": dtype}  # the key old and new readers know
     write_json(folder / CONFIG_FILE, hf)
     ids = {
@@ -240,6 +241,8 @@ def write_configs(folder: Path, config: ModelConfig, dtype: str) -> None:
     }
     present = {name: value for name, value in ids.items() if value is not None}
     write_json(folder / GENERATION_FILE, present)
+    if config.sees:
+        write_json(folder / PREPROCESSOR_FILE, config.vision.to_preprocessor())
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -309,6 +312,7 @@ def _check_replaceable(folder: Path) -> None:
         DIGESTS_FILE,
         GENERATION_FILE,
         INDEX_FILE,
+        PREPROCESSOR_FILE,
         *TOKENIZER_FILES,
     }
     names = sorted(path.name for path in folder.iterdir())
