@@ -18,7 +18,15 @@ from ragen_jax.text.pictures import show_boards
 from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS
 from tests.text.sighted import write_model
 
-CONTEXTS = [("full", None), ("last_k", 2), ("single_turn", 2)]
+CONTEXTS = [
+    (None, "full", None),
+    (24, "last_k", 2),
+    (None, "single_turn", 2),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in ((24, "full", None), (None, "last_k", 2), (24, "single_turn", 2))
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +74,7 @@ def sampler_gap(program, rollout):
     return float(jnp.max(jnp.abs(log_probs - sampled)))
 
 
-@pytest.mark.parametrize(("context", "turns"), CONTEXTS)
-@pytest.mark.parametrize("chunk", [None, 24])
+@pytest.mark.parametrize(("chunk", "context", "turns"), CONTEXTS)
 def test_the_learner_sees_what_the_sampler_saw(model, context, turns, chunk):
     window = {"rollout__context": context, "rollout__context_turns": turns}
     config = tiny_config(model, **window, rollout__read_chunk_tokens=chunk)
@@ -113,6 +120,7 @@ def test_an_update_learns_from_pictures(model):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_games_of_two_sizes_play_and_learn_in_one_run(model):
     config = tiny_config(model)
     with config.env.ignore_type():
@@ -177,7 +185,7 @@ def test_suites_leave_out_games_without_a_board(capsys):
     assert "bandit is left out: prompt.observation" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("rank", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_frozen_tower_stays_as_it_is(model, rank):
     config = tiny_config(model, lora__rank=rank, optimizer__weight_decay=0.5)
     config.model.freeze_tower, config.loss.entropy_coeff = True, 0.1

@@ -49,7 +49,9 @@ def play_as(tmp_path, observation):
     return metrics, lines, asked
 
 
-@pytest.mark.parametrize("observation", ["image", "both"])
+@pytest.mark.parametrize(
+    "observation", ["image", pytest.param("both", marks=pytest.mark.slow)]
+)
 def test_a_board_goes_beside_the_message_of_its_turn(tmp_path, observation):
     (tmp_path / "text").mkdir()
     plain, texts, _ = play_as(tmp_path / "text", "text")
