@@ -312,6 +312,10 @@ def _print_plan(plan) -> None:
     print("parameters")
     for name, number in plan.counts.items():
         print(f"  {name:<42}{number:>15,}")
+    if plan.pictures:
+        print("pictures that the model sees at once, at most")
+    for name, (count, tokens) in plan.pictures.items():
+        print(f"  {name:<42}{count:>15,} of {tokens} tokens")
     print("bytes per device (GiB)")
     for name, size in plan.holdings.items():
         if size:

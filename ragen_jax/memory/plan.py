@@ -9,6 +9,7 @@ lowered for descriptions in place of arrays. All bytes are of one device.
 import contextlib
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -59,6 +60,7 @@ class Plan:
       memory: program -> its use of memory; with several games the largest.
       elsewhere: program -> bytes outside the program while it runs.
       floor: bytes without which no update is possible: state, frozen weights, gradient.
+      pictures: game -> pictures that the model sees at once, and tokens of each.
     """
 
     counts: Mapping[str, int]
@@ -66,6 +68,7 @@ class Plan:
     memory: Mapping[str, MemoryUse]
     elsewhere: Mapping[str, int]
     floor: int
+    pictures: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def peak_of(self, program: str) -> int:
         """Most bytes held while a program runs."""
@@ -147,6 +150,7 @@ def make_plan(
             name: size + saving
             for name, size in _elsewhere(config, parts, memory, batch).items()
         },
+        pictures=_pictures(parts),
         floor=tree_bytes((_on_learners(parts), learner.frozen))
         + trained
         + (0 if _is_split(parts) else acting_snapshot),
@@ -254,6 +258,14 @@ def _counts(parts: Parts, *, has_adapters: bool, has_reference: bool) -> dict[st
     if has_reference:
         counts["reference"] = num_params(learner.frozen)
     return counts
+
+
+def _pictures(parts: Parts) -> dict[str, tuple[int, int]]:
+    """See `Plan.pictures`."""
+    return {
+        parts.tasks[shown.kind].name: (shown.most, math.prod(shown.grid))
+        for shown in parts.policy.pictures
+    }
 
 
 def _weight_bytes(learner: Learner) -> dict[str, int]:

@@ -11,10 +11,13 @@ from ragen_jax.evaluation.harness import playable
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.learner.batch import row_tokens, to_rows
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs
+from ragen_jax.memory.plan import make_plan
+from ragen_jax.models.hf.weights import load_config
 from ragen_jax.program.build import build_program
 from ragen_jax.serve.build import open_policy
 from ragen_jax.tasks.specs import EnvSpec
 from ragen_jax.text.pictures import show_boards
+from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS
 from tests.text.sighted import write_model
 
@@ -198,3 +201,9 @@ def test_a_frozen_tower_stays_as_it_is(model, rank):
     assert max(jax.tree.leaves(moved["layers"])) > 0
     with pytest.raises(ValueError, match="a 'qwen2' has no vision tower"):
         build_program(tiny_config("pocket", "text", model__freeze_tower=True))
+
+
+def test_the_plan_says_how_many_pictures_are_seen(model):
+    config = tiny_config(model, rollout__context="last_k", rollout__context_turns=2)
+    plan = make_plan(config, load_config(model), load_tokenizer(model))
+    assert plan.pictures == {"Sokoban": (2, 36)}
