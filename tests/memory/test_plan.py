@@ -15,7 +15,7 @@ from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.memory.sizes import tree_bytes
 from ragen_jax.models.policy import abstract_params
-from ragen_jax.program.build import POCKET, build_program, num_params
+from ragen_jax.program.build import BUILT_IN, POCKET, build_program, num_params
 from ragen_jax.program.lowering import PROGRAMS
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
@@ -241,9 +241,9 @@ EIGHT_GPUS = [name for name in sizes.SIZES if name.endswith("-8gpus")]
 def test_a_preset_for_eight_gpus_fills_cards_of_80_gb_and_fits(name):
     """By the verdict of `launch.plan`, and without a setting of JAX's."""
     config = sokoban.get_config(name)
-    plan = make_plan(
-        config, PUBLISHED_MODELS[config.model.path], load_tokenizer(POCKET)
-    )
+    model = PUBLISHED_MODELS[config.model.path]
+    words = BUILT_IN["pocket_vision" if model.sees else "pocket"]
+    plan = make_plan(config, model, load_tokenizer(words))
     for card in ("h100", "a100-80gb"):
         device = named_device(card)
         assert 0.5 * device.memory < plan.peak < 0.75 * device.limit
