@@ -274,7 +274,7 @@ def all_but_tower(params: Params) -> PyTree[bool]:
 
     def is_other(path, leaf) -> bool:
         del leaf
-        return all(getattr(key, "key", None) != "visual" for key in path)
+        return "visual" not in [key.key for key in path]
 
     return jax.tree.map_with_path(is_other, params)
 

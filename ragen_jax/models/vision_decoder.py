@@ -92,13 +92,11 @@ class VisionDecoder(Decoder):
         """
         return self._of_tower(self.visual(pictures))
 
-    def look(self, tokens: Int[Array, "B Q"]) -> Sight | None:
-        """The pictures of boards among tokens; None if games show none.
+    def look(self, tokens: Int[Array, "B Q"]) -> Sight:
+        """The pictures of boards among tokens, of a network that is shown any.
 
         Calls that read the tokens piece by piece take pieces of it.
         """
-        if not self.pictures:
-            return None
         shape = (*tokens.shape, self.config.hidden_size)
         x = jnp.zeros(shape, self.dtype)
         for pictures, (is_part, _) in zip(

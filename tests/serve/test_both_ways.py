@@ -5,6 +5,7 @@ import pytest
 
 from configs import frozen_lake, world
 from ragen_jax.host_games.adapters.openenv import OpenEnvGame
+from ragen_jax.host_games.adapters.openenv_actions import find_images
 from ragen_jax.host_games.adapters.openenv_connection import OpenEnvError
 from ragen_jax.host_games.common.images import png_base64, read_png_base64
 from ragen_jax.host_games.echo import Echo
@@ -135,6 +136,8 @@ def test_images_that_are_none_end_the_episode_with_a_reason():
         read_png_base64("aGVsbG8=")
     with pytest.raises(ValueError, match="no PNG file in base64"):
         read_png_base64(7)
+    with pytest.raises(ValueError, match='images are "x", not a list'):
+        find_images({"images": "x"})
     whole = np.zeros((2, 3, 3), np.uint8)
     whole[1, 2] = 200
     np.testing.assert_array_equal(read_png_base64(png_base64(whole)), whole)

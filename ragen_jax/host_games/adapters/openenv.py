@@ -157,12 +157,14 @@ class OpenEnvGame(HostGame):
         find = functools.partial(find_text, field=self._observation_field)
         seen = answer.get("observation")
         self._text = self._read(find, seen)
-        images = () if self._images is False else self._read(find_images, seen)
-        if images and self._images is None:
+        has_images = isinstance(seen, Mapping) and bool(seen.get("images"))
+        if has_images and self._images is None:
             raise self._given_up(
                 "the server sends images: env.kwargs.images=True shows them to models "
                 "behind an API, False shows the text alone"
             )
+        is_shown = has_images and self._images
+        images = self._read(find_images, seen) if is_shown else ()
         return Observation(self._text, images)
 
     def _read(self, read: Callable[[Any], Value], value: Any) -> Value:

@@ -161,15 +161,15 @@ def find_text(observation: Any, field: str | None) -> str:
     )
 
 
-def find_images(observation: Any) -> tuple[np.ndarray, ...]:
-    """The images of an observation, PNG files in base64 in its list `images`.
+def find_images(observation: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+    """The images of an observation: its `images`, PNG files in base64.
 
     Raises:
       ValueError: they are not.
     """
-    listed = observation.get("images") if isinstance(observation, Mapping) else None
+    listed = observation["images"]
     if not isinstance(listed, list):
-        return ()
+        raise ValueError(f"images are {json.dumps(listed)[:80]}, not a list")
     return tuple(map(read_png_base64, listed))
 
 

@@ -35,5 +35,7 @@ def read_png_base64(text: str) -> UInt8[np.ndarray, "H W 3"]:
                 size = f"{image.width} x {image.height}"
                 raise ValueError(f"an image has {size} pixels, over {MAX_PIXELS}")
             return np.asarray(image.convert("RGB"))
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"an image is too large: {error}") from error
     except (TypeError, binascii.Error, UnidentifiedImageError, OSError) as error:
         raise ValueError(f"an image is no PNG file in base64: {error}") from error
