@@ -58,12 +58,14 @@ SETTINGS = Settings({
     "host": section(
         "Host games (docs/host_games.md)", needs="env.host is not None"),
     "host.wrappers": values(None,
-        "Wrappers around a host game, innermost first: pairs of an entry of "
-        "WRAPPERS in `ragen_jax/host_games/wrappers.py` and its argument, as in "
-        "\"--config.host.wrappers=(('split', 4), ('budget', 10))\".",
-        none="no wrapper"),
+        "Wrappers around a host game, innermost first: pairs of an entry of WRAPPERS "
+        "(`ragen_jax/host_games/wrappers.py`) and its argument, as in \"--config."
+        "host.wrappers=(('split', 4), ('budget', 10))\".", none="no wrapper"),
     "host.max_observation_tokens": count(256,
-        "Tokens of an observation; longer observations are cut in the middle."),
+        "Tokens of an observation's text; longer ones are cut in the middle."),
+    "host.image_grid": values(None,
+        "Rows and columns of tokens of an observation's image, such as (8, 8) for "
+        "8 x 8 squares. It needs a model that sees.", none="images are refused"),
     "host.episode_tokens": count(2048,
         "Tokens of an agent's episode: its messages, each once, and replies."),
     "host.context_tokens": count(None,
@@ -77,9 +79,8 @@ SETTINGS = Settings({
     "host.num_workers": count(None,
         "Worker processes that play the games.", is_mutable=True,
         none="one for each processor; 32 for a game that waits, 64 for an agent"),
-    "host.start_seconds": number(60.0,
-        "Seconds for a process to start and its game to begin.", above=0,
-        is_mutable=True),
+    "host.start_seconds": number(60.0, "Seconds for a process to start its game.",
+        above=0, is_mutable=True),
     "host.step_seconds": number(10.0,
         "Seconds after which a step of a game has failed.", above=0, is_mutable=True),
     "host.max_worker_bytes": count(None,
@@ -180,8 +181,7 @@ SETTINGS = Settings({
         is_mutable=True),
     "rollout.read_chunk_tokens": count(None,
         "Tokens of a message read in one pass. Fewer take less memory for attention: "
-        "rows x heads x these tokens x slots.", none="the whole message",
-        is_mutable=True),
+        "rows x heads x tokens x slots.", none="the whole message", is_mutable=True),
     "rollout.compactions": count(None,
         "Times per reply that the unfinished rows move into a batch of half the size, "
         "as soon as they fit: for long replies of very different lengths. Each "

@@ -75,6 +75,8 @@ def use_built_in(config: ConfigDict, name: str) -> bool:
 def play_in_python(config: ConfigDict, host: str, *, max_turns: int) -> None:
     """Play an entry of HOST_GAMES (`ragen_jax/host_games/`), a step a reply."""
     config.env.host = host
+    # It writes its own text, and shows images by itself.
+    config.prompt.observation = "text"
     config.rollout.max_turns = max_turns
     config.rollout.max_actions_per_turn = 1
     config.rollout.max_actions_per_episode = max_turns

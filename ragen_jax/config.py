@@ -244,7 +244,7 @@ def _idle_agent(leaves: Leaves) -> Iterator[tuple[str, str]]:
         reason = f"{leaves['env.host']} writes its own messages (docs/agents.md)"
         keys = ("style", "tokenization", "length_hint_words")
         yield from ((f"prompt.{key}", reason) for key in keys)
-        keys = ("max_observation_tokens", "num_widths")
+        keys = ("max_observation_tokens", "image_grid", "num_widths")
         yield from ((f"host.{key}", reason) for key in keys)
         yield "rollout.compactions", "rows join and leave the batch by themselves"
     elif leaves["env.host"] is not None:

@@ -13,6 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 
 Params = Any  # a nested dict of arrays
 EnvState = Any  # an environment's own state pytree
+# Images that games in Python show, by the number of the game among those of a policy:
+# the token of a part of one names its place here.
+Images = dict[int, UInt8[Array, "N height width 3"]]
 
 # Ids from here on, far above any real vocabulary, are cells of pictures of boards. Each
 # game that shows pictures has `IDS_PER_PICTURE` of them: one for each of up to
@@ -20,6 +23,10 @@ EnvState = Any  # an environment's own state pytree
 PICTURE_IDS = 2**24
 ROW_END = 256
 IDS_PER_PICTURE = 2 * ROW_END
+# Ids from here on are parts of images that games in Python show, of each game
+# `IDS_PER_HOST_GAME`: part `i` of image `n` of a rollout is `n * parts + i`.
+HOST_PICTURE_IDS = 2**28
+IDS_PER_HOST_GAME = 2**26
 
 
 @struct.dataclass
@@ -164,6 +171,8 @@ class Trajectory:
         can be played again (`ragen_jax.rollout.replay`).
       game_metrics: the last values of the numbers that a host game reports
         (`HostGame.metrics`), by name, NaN where there is none; None for other games.
+      images: that host games showed in the rollout, each once; None: none shows any.
+        Not an array of rows, but as easily split over devices.
     """
 
     tokens: Int[Array, "B T"]
@@ -180,3 +189,4 @@ class Trajectory:
     env_index: Int[Array, " B"] | None = None
     noise_key: UInt32[Array, "B w"] | None = None
     game_metrics: dict[str, Float[Array, " B"]] | None = None
+    images: Images | None = None

@@ -88,7 +88,7 @@ def make_bucket_gradients(
     """
 
     def measure(frozen, numbers, state: TrainState, trajectory: Trajectory, buckets):
-        stages = make_stages(numbers)
+        stages = make_stages(numbers).shown(trajectory.images)
         passes, credit = stages.passes, stages.credit
         alone = _without_critic(passes)
         params = trained_params(state), frozen

@@ -206,11 +206,11 @@ def make_information(
         params = learner.play_params(frozen, state.acting_state)
         lengths, draws = prepare(key, parser, batch)
         # No state of a game is read, which may be large.
-        batch = batch.replace(initial_state=None)
+        images, batch = batch.images, batch.replace(initial_state=None, images=None)
         lengths, draws, batch = to_host((lengths, draws, batch))
         metrics = _coverage(np.sum(lengths > 0, 0), np.sum(batch.turns.played, 0))
         for label, sample in choose(draws, lengths, batch).items():
-            scores = to_host(score(numbers, params, sample))
+            scores = to_host(score(numbers, params, sample, images))
             values = estimates(*_drop_padding(scores, sample))
             metrics |= {f"{label}{name}": value for name, value in values.items()}
         return metrics
@@ -219,7 +219,11 @@ def make_information(
 
 
 def make_score(config: ConfigDict, learner: Learner) -> Callable[..., Array]:
-    """`(numbers, params, pairs)` -> log-probabilities, at the rollouts' temperature."""
+    """Log-probabilities of thoughts, at the rollouts' temperature.
+
+    A compiled `(numbers, params, pairs, images) -> float32[M, P]`; the images are those
+    that prompts name, None if they name none.
+    """
     mesh = _mesh(learner)
     num_shards = sharding.num_row_shards(mesh)
     chunk_tokens = config.learner.logprob_chunk_tokens // num_shards
@@ -232,11 +236,11 @@ def make_score(config: ConfigDict, learner: Learner) -> Callable[..., Array]:
     def split(tree):
         return jax.lax.with_sharding_constraint(tree, sharding.by_rows(mesh))
 
-    def score(numbers, params, pairs):
+    def score(numbers, params, pairs, images=None):
         temperature = learner.make_stages(numbers).passes.temperature
         on_devices = sharding.on_each_device(log_probs, mesh)
         scorer = Scorer(
-            policy=learner.policy,
+            policy=learner.policy.shown(images),
             log_probs=lambda params, *rows: on_devices((params, temperature), *rows),
             split=split,
             num_shards=num_shards,

@@ -34,7 +34,7 @@ from ragen_jax.sharding import (
     on_each_copy,
     on_each_device,
 )
-from ragen_jax.types import Params, TokenSpan
+from ragen_jax.types import Images, Params, TokenSpan
 
 # Parameters of the policy and of the critic (None without one) that are trained.
 TrainedParams = tuple[Params, Params | None]
@@ -64,6 +64,7 @@ class Passes:
       objective: the loss.
       prompts: the first messages that groups share. Rows are then of whole groups, and
         a pass reads each message once. None: rows are read from their first token on.
+      images: those that tokens name; None: they name none.
     """
 
     policy: Policy
@@ -79,6 +80,11 @@ class Passes:
     logprob_chunk_tokens: int
     objective: Objective
     prompts: SharedPrompts | None = None
+    images: Images | None = None
+
+    def shown(self, images: Images | None) -> "Passes":
+        """The passes over rows whose tokens name these images."""
+        return dataclasses.replace(self, images=images)
 
     def token_stats(
         self,
@@ -172,22 +178,31 @@ class Passes:
         accumulate = self._accumulate
         if copies_compute_apart(self.mesh):
             accumulate = on_each_copy(of_copy, self.mesh)
-        grads, sums = accumulate((trained, frozen, kl_coeff, count), batches)
+        whole = trained, frozen, kl_coeff, count, self.images
+        grads, sums = accumulate(whole, batches)
         return jax.lax.with_sharding_constraint(grads, self.trained_shardings), sums
 
     def _accumulate(
         self,
-        whole: tuple[TrainedParams, Params | None, Float[Array, ""], Int[Array, ""]],
+        whole: tuple[
+            TrainedParams,
+            Params | None,
+            Float[Array, ""],
+            Int[Array, ""],
+            Images | None,
+        ],
         batches: tuple[Samples, Float[Array, "n m T"]],
     ) -> tuple[TrainedParams, TokenSums]:
         """Gradients and sums of some microbatches.
 
         Args:
-          whole: trained and frozen parameters, weight of the KL penalty, and how many
-            microbatches hold rows; these come first.
+          whole: trained and frozen parameters, weight of the KL penalty, how many
+            microbatches hold rows (these come first), and the images.
           batches: samples and their weights, arrays [n, m, ...].
         """
-        trained, frozen, kl_coeff, count = whole
+        trained, frozen, kl_coeff, count, images = whole
+        # An argument: a closure's would be another mesh's where copies compute apart.
+        shown = self.shown(images)
         frozen = constrained(frozen, self.table_shardings[1])
 
         def accumulate(mine, predict, sums):
@@ -224,10 +239,10 @@ class Passes:
 
         policy, critic = trained
         if self.critic is None or self.critic.trunk is None:
-            return accumulate(trained, self._predict, TokenSums.zero())
+            return accumulate(trained, shown._predict, TokenSums.zero())
         # One network at a time: a loop holds the activations of one. The policy, which
         # needs more, before the critic's gradient is there.
-        predict = self._predict, self._predict_values
+        predict = shown._predict, shown._predict_values
         of_policy, sums = accumulate((policy, None), predict[0], TokenSums.zero())
         of_critic, sums = accumulate((None, critic), predict[1], sums)
         return (of_policy[0], of_critic[1]), sums
@@ -334,6 +349,7 @@ class Passes:
         tokens: Int[Array, "m T"],
         prompts: TokenSpan | None,
     ):
+        trunk = trunk.shown(self.images)
         return hidden_states(trunk, params, tokens, by_rows(self.mesh), prompts)
 
     def _score(

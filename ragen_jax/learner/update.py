@@ -46,7 +46,7 @@ from ragen_jax.learner.passes import Passes, TrainedParams, kept_first
 from ragen_jax.learner.state import Network, Schedule, TrainState
 from ragen_jax.registry.numbers import Number, Numbers
 from ragen_jax.sharding import replicated
-from ragen_jax.types import Params, Trajectory
+from ragen_jax.types import Images, Params, Trajectory
 
 Stats = dict[str, Float[Array, ""]]
 
@@ -158,6 +158,10 @@ class Stages:
     filter_config: FilterConfig
     credit: CreditAssignment
 
+    def shown(self, images: Images | None) -> "Stages":
+        """The stages of an update whose tokens name these images."""
+        return dataclasses.replace(self, passes=self.passes.shown(images))
+
 
 def make_update(
     make_stages: Callable[[Numbers], Stages],
@@ -186,7 +190,7 @@ def make_update(
 
     def update(frozen, numbers, state, trajectory, key):
         _check_rows(trajectory, shape)
-        stages = make_stages(numbers)
+        stages = make_stages(numbers).shown(trajectory.images)
         passes, credit, trainer = stages.passes, stages.credit, stages.trainer
         filter_config, kl_penalty = stages.filter_config, passes.objective.kl_penalty
         # First: the filter scores the rewards that are learned from.

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
 from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.models.vision_config import BoardPictures
+from ragen_jax.models.vision_config import ShownPictures
 from ragen_jax.types import Params
 
 
@@ -50,7 +50,7 @@ def build_critic(
     dtype,
     remat: str | None = None,
     attention: str = "blocks",
-    pictures: tuple[BoardPictures, ...] = (),
+    pictures: tuple[ShownPictures, ...] = (),
     freeze_tower: bool = False,
     lora: LoraConfig | None = None,
 ) -> Critic:

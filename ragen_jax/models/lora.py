@@ -30,7 +30,7 @@ from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import build_network
 from ragen_jax.models.layers import Linear
 from ragen_jax.models.policy import Policy, axes_of, build_policy, sight_options
-from ragen_jax.models.vision_config import BoardPictures
+from ragen_jax.models.vision_config import ShownPictures
 from ragen_jax.types import Params
 
 # Every matrix of a layer, by the names of the checkpoint (PEFT's "all-linear"). The
@@ -138,7 +138,7 @@ def build_lora_policy(
     remat: str | None = None,
     attention: str = "blocks",
     num_ids: int | None = None,
-    pictures: tuple[BoardPictures, ...] = (),
+    pictures: tuple[ShownPictures, ...] = (),
     freeze_tower: bool = False,
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
@@ -170,8 +170,8 @@ def build_lora_policy(
     def forward(params, tokens, positions, cache, sight=None):
         return put_together(params)(tokens, positions, cache, sight)
 
-    def look(params, tokens):
-        return put_together(params).look(tokens)
+    def look(params, tokens, images=None):
+        return put_together(params).look(tokens, images) if pictures else None
 
     def logits(params, hidden):
         return plain.logits(params["base"], hidden)
@@ -192,7 +192,7 @@ def build_lora_policy(
         init=init,
         forward=forward,
         see=lambda params, pictures: put_together(params).see(pictures),
-        look=look if pictures else lambda params, tokens: None,
+        look=look,
         logits=logits,
         cast_params=plain.cast_params,
         lora=lora,
@@ -223,7 +223,7 @@ def _abstract_network(
     config: ModelConfig,
     lora: LoraConfig,
     *,
-    pictures: tuple[BoardPictures, ...] = (),
+    pictures: tuple[ShownPictures, ...] = (),
     freeze_tower: bool = False,
     dtype="float32",
     remat: str | None = None,

@@ -21,8 +21,8 @@ from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import build_network
 from ragen_jax.models.kv_cache import KVCache
-from ragen_jax.models.vision_config import BoardPictures
-from ragen_jax.types import Params
+from ragen_jax.models.vision_config import ShownPictures
+from ragen_jax.types import Images, Params
 
 # Logit of an id that no token has. Finite, since an entropy multiplies it by 0; of a
 # size that no temperature in use makes infinite or brings near real ones.
@@ -51,13 +51,14 @@ class Policy:
         prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
         With `PromptRows`, for gradients as without a cache, `tokens` holds prompts and
         the rows that continue them.
-        A network that sees finds the pictures of boards in the tokens. It takes a
-        `Sight` after the cache where it has looked at them already, or where there are
-        other pictures among the tokens or before them.
+        A network that sees finds the pictures of boards in the tokens. After the cache
+        it takes the images that the tokens name (`types.Images`); or a `Sight` where it
+        has looked at them already, or where there are other pictures among the tokens
+        or before them.
       see: (params, pictures uint8[N, height, width, 3]) -> [N, n, D], what stands where
         the pictures' tokens are; of networks that see.
-      look: (params, tokens[B, Q]) -> `Sight` of the pictures of boards among them, for
-        calls that read the tokens piece by piece; None if there are none.
+      look: (params, tokens[B, Q], images or None) -> `Sight` of the pictures among
+        them, for calls that read the tokens piece by piece; None if there are none.
       logits: (params, hidden[..., D]) -> float32[..., V]; ids from `num_ids` on have
         `SPARE_LOGIT`, whoever samples or scores.
       cast_params: params -> the same with matrices in `dtype`, for many forward passes
@@ -69,7 +70,7 @@ class Policy:
     remat: str | None
     attention: str
     num_ids: int | None
-    pictures: tuple[BoardPictures, ...]
+    pictures: tuple[ShownPictures, ...]
     freeze_tower: bool
     shapes: Params
     logical_axes: PyTree
@@ -80,6 +81,20 @@ class Policy:
     logits: Callable[[Params, Array], Array]
     cast_params: Callable[[Params], Params]
 
+    def shown(self, images: Images | None) -> "Policy":
+        """The policy for tokens that name these images; None: they name none."""
+        if images is None:
+            return self
+
+        def forward(params, tokens, positions, cache, sight=None):
+            seen = images if sight is None else sight
+            return self.forward(params, tokens, positions, cache, seen)
+
+        def look(params, tokens):
+            return self.look(params, tokens, images)
+
+        return dataclasses.replace(self, forward=forward, look=look)
+
 
 def build_policy(
     config: ModelConfig,
@@ -88,7 +103,7 @@ def build_policy(
     remat: str | None = None,
     attention: str = "blocks",
     num_ids: int | None = None,
-    pictures: tuple[BoardPictures, ...] = (),
+    pictures: tuple[ShownPictures, ...] = (),
     freeze_tower: bool = False,
 ) -> Policy:
     """The pure functions of a network of this shape.
@@ -145,7 +160,7 @@ def build_policy(
         init=lambda key: nnx.to_pure_dict(nnx.state(make(key))),
         forward=forward,
         see=lambda params, pictures: merge(params).see(pictures),
-        look=lambda params, tokens: merge(params).look(tokens) if pictures else None,
+        look=lambda params, *seen: merge(params).look(*seen) if pictures else None,
         logits=logits,
         cast_params=functools.partial(_cast_matrices, dtype),
     )
@@ -157,7 +172,7 @@ def _cast_matrices(dtype: jnp.dtype, params: Params) -> Params:
 
 
 def sight_options(
-    pictures: tuple[BoardPictures, ...], freeze_tower: bool
+    pictures: tuple[ShownPictures, ...], freeze_tower: bool
 ) -> dict[str, Any]:
     """Keyword arguments of the network that a network of text does not have."""
     options = {"pictures": pictures, "freeze_tower": freeze_tower}

@@ -42,6 +42,29 @@ class BoardPictures:
 
 
 @dataclasses.dataclass(frozen=True)
+class HostImages:
+    """Images that a game in Python shows, whose parts are tokens of their own.
+
+    The token of a part names its place among the images of a rollout
+    (`types.HOST_PICTURE_IDS`), which a network is given beside its tokens.
+
+    Attributes:
+      kind: number of the game among those that show pictures, from 0.
+      grid: rows and columns of tokens; an image has `VisionConfig.cell` pixels for
+        each.
+      most: images of a row of tokens.
+    """
+
+    kind: int
+    grid: tuple[int, int]
+    most: int
+
+
+# What the tokens of a task may show to a network.
+ShownPictures = BoardPictures | HostImages
+
+
+@dataclasses.dataclass(frozen=True)
 class VisionConfig:
     """Sizes of a tower; names are those of `vision_config` in `config.json`.
 

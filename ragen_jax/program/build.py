@@ -35,7 +35,7 @@ from ragen_jax.models.hf.files import identity, resolve_checkpoint, weights_dige
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
-from ragen_jax.models.vision_config import BoardPictures
+from ragen_jax.models.vision_config import ShownPictures
 from ragen_jax.multihost.exchange import to_local_devices
 from ragen_jax.program.reading import CURE, CURE_OF_SEEING, warn_of_unread_words
 from ragen_jax.registry.settings import flatten
@@ -443,7 +443,7 @@ def _networks(
     model: ModelConfig,
     tokenizer: Tokenizer,
     mesh: Mesh,
-    pictures: tuple[BoardPictures, ...],
+    pictures: tuple[ShownPictures, ...],
 ) -> Networks:
     how = computation(config.model, model, sharding.kernel_platform(mesh))
     how["pictures"] = pictures

@@ -12,13 +12,16 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.state import describe
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.program.build import Parts
 from ragen_jax.rollout.collect import start_from
+from ragen_jax.rollout.host.images import no_images
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.sharding import on_mesh
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
+from ragen_jax.text.pictures import HostPicture
 from ragen_jax.types import Params, Trajectory
 
 PROGRAMS = ("rollout", "evaluation", "update")
@@ -28,14 +31,18 @@ def describe_batch(config: ConfigDict, parts: Parts) -> Trajectory:
     """The batch that an update learns from."""
     group_size = config.rollout.group_size
     rollouts = [
-        jax.eval_shape(functools.partial(_unplayed, task, spec.num_groups, group_size))
+        jax.eval_shape(
+            functools.partial(_unplayed, task, parts.model, spec.num_groups, group_size)
+        )
         for task, spec in zip(parts.tasks, env_specs(config), strict=True)
     ]
     batch = jax.eval_shape(parts.join, rollouts)
     return describe(batch, jax.tree.map(lambda _: parts.batch_sharding, batch))
 
 
-def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
+def _unplayed(
+    task: Task, model: ModelConfig, num_groups: int, group_size: int
+) -> Trajectory:
     """A rollout that ends before its first turn; its arrays have the usual shapes.
 
     No network is traced, which would take seconds.
@@ -46,7 +53,13 @@ def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
     level = jax.eval_shape(task.env.draw_level, *args)
     num_rows = num_groups * group_size
     states = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), level)
-    return to_trajectory(context, start_from(context, states), states, keys.noise)
+    rollout = to_trajectory(context, start_from(context, states), states, keys.noise)
+    picture = task.dialogue.picture
+    if not isinstance(picture, HostPicture):
+        return rollout
+    return rollout.replace(
+        images=no_images(picture, model, num_rows, task.rules.budget.max_turns)
+    )
 
 
 def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered]:

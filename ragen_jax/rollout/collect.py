@@ -60,7 +60,7 @@ from ragen_jax.rollout.turns import (
 )
 from ragen_jax.sharding import kernel_platform
 from ragen_jax.text.dialogue import Dialogue, Endings
-from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
+from ragen_jax.types import EnvState, Images, Params, TokenSpan, Trajectory
 
 
 class Rollouts(NamedTuple):
@@ -91,11 +91,13 @@ class GivenSettings:
       numbers: of the rollout.
       shares_levels: the rows of a group play the same level; False: every row its own.
         None: they do in this program, which takes less memory.
+      images: those that tokens name; None: they name none.
     """
 
     env_params: EnvParams
     numbers: RolloutNumbers
     shares_levels: Bool[Array, ""] | None
+    images: Images | None = None
 
     def for_evaluation(self, temperature: float, vocab_size: int) -> "GivenSettings":
         """These settings, but every row plays a level of its own, untruncated."""
@@ -274,7 +276,7 @@ def make_responder(
 
     def make(params: Params, dialogue: Dialogue, given: GivenSettings) -> Responder:
         return model_responder(
-            policy,
+            policy.shown(given.images),
             params,
             make_how(dialogue, given),
             group_size=layout.group_size,

@@ -76,7 +76,9 @@ def interleave(samples: Sequence[Trajectory]) -> Trajectory:
         rows = np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
         return jnp.asarray(rows)
 
-    return jax.tree.map(join, *jax.device_get(list(samples)))
+    # Each sample numbers its images from 0.
+    samples = [sample.replace(images=None) for sample in samples]
+    return jax.tree.map(join, *jax.device_get(samples))
 
 
 def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:

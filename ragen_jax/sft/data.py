@@ -8,6 +8,8 @@ model and no loss.
 """
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from ml_collections import ConfigDict
 from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextGame
 from ragen_jax import rngs
 from ragen_jax.learner.batch import row_tokens, to_rows
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     NONE,
@@ -41,7 +44,7 @@ from ragen_jax.text.pictures import show_boards
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import Trajectory
+from ragen_jax.types import Images, Trajectory
 
 # A new tokenizer gets the words that at least this share of a host game's episodes has.
 COMMON_SHARE = 0.05
@@ -90,11 +93,13 @@ class Batch:
     Attributes:
       tokens, lengths: padded on the right.
       loss_mask: tokens of replies.
+      images: those that tokens name, not an array of rows; None: they name none.
     """
 
     tokens: Int[Array, "B T"]
     lengths: Int[Array, " B"]
     loss_mask: Bool[Array, "B T"]
+    images: Images | None = None
 
 
 @struct.dataclass
@@ -104,10 +109,12 @@ class DataSet:
     Attributes:
       rows: a `Batch` whose arrays have the leading axes `N`, `R`.
       success: of the demonstrators.
+      images: of all episodes; None: the game shows none.
     """
 
     rows: Batch
     success: Bool[Array, " N"]
+    images: Images | None = None
 
 
 def build_demo_tasks(config: ConfigDict, tokenizer: Tokenizer) -> dict[str, DemoTask]:
@@ -226,9 +233,15 @@ def build_mixtures(
 
 
 def build_data_sets(
-    tasks: Mapping[str, DemoTask], mixture: Mixture, root: Key[Array, ""]
+    tasks: Mapping[str, DemoTask],
+    mixture: Mixture,
+    root: Key[Array, ""],
+    model: ModelConfig | None = None,
 ) -> dict[str, DataSet]:
-    """Episodes of a mixture's demonstrators, for every host game."""
+    """Episodes of a mixture's demonstrators, for every host game.
+
+    `model`: the network that sees the games' images.
+    """
     data_sets = {}
     for index, (name, demo) in enumerate(tasks.items()):
         if demo.task.env.lists_actions:
@@ -236,13 +249,14 @@ def build_data_sets(
         numbers = jnp.arange(demo.num_demonstrations, dtype=jnp.int32)
         draw = Draw(data_set_key(root, index), numbers, jnp.ones(numbers.shape, bool))
         rollout = play_demonstrations(
-            demo.task, _with_noise(mixture, demo), _episode_keys(draw)
+            demo.task, _with_noise(mixture, demo), _episode_keys(draw), model
         )
         rows = jax.tree.map(
             lambda x, size=numbers.size: x.reshape(size, -1, *x.shape[1:]),
             _rows(rollout, draw.mask),
         )
-        data_sets[name] = DataSet(rows, jnp.asarray(rollout.success))
+        success, images = jnp.asarray(rollout.success), rollout.images
+        data_sets[name] = DataSet(rows, success, images)
     return data_sets
 
 
@@ -291,10 +305,13 @@ def make_demonstrate(
         }
         batches = [batch for batch, _ in played.values()]
         width = max(batch.tokens.shape[1] for batch in batches)
+        # Of each game by its number.
+        shown = [x.images for x in data.values() if x.images is not None]
         batch = Batch(
             tokens=_stack([batch.tokens for batch in batches], width),
             lengths=jnp.concatenate([batch.lengths for batch in batches]),
             loss_mask=_stack([batch.loss_mask for batch in batches], width),
+            images=functools.reduce(operator.or_, shown) if shown else None,
         )
         success = {
             name: jnp.mean(wins, where=draws[name].mask)

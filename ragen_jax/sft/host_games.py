@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import TRAINING
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import (
@@ -22,10 +23,12 @@ from ragen_jax.rollout.host.games import (
     take_outputs,
     warn_truncated,
 )
+from ragen_jax.rollout.host.images import RolloutImages, no_images
 from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
 from ragen_jax.rollout.host.rows import Pool, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, RolloutContext
+from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.task import AgentTask, HostTask
 from ragen_jax.types import Reply, Trajectory
 
@@ -38,7 +41,10 @@ NUM_SAMPLES = 200
 
 
 def play_demonstrations(
-    task: HostTask, mixture: Mixture, keys: RolloutKeys
+    task: HostTask,
+    mixture: Mixture,
+    keys: RolloutKeys,
+    model: ModelConfig | None = None,
 ) -> Trajectory:
     """Episodes of demonstrators, one per key, on the host.
 
@@ -46,6 +52,7 @@ def play_demonstrations(
       task: with its dialogue.
       mixture: shares and noise of the demonstrators; their thoughts are not written.
       keys: one level key per row.
+      model: the network that sees the game's images.
 
     Raises:
       ValueError: the game has no solutions or fails, or a reply is too long.
@@ -62,17 +69,24 @@ def play_demonstrations(
         make_step=take_outputs,
     )
     rollouts, num_cut = [], 0
-    with contextlib.closing(Pool(env.spec, TRAINING, NUM_ROWS)) as games:
+    images = None
+    if env.image_grid is not None:
+        sizes = num_rows + NUM_ROWS, task.rules.budget.max_turns
+        empty = no_images(task.dialogue.picture, model, *sizes)
+        mesh = make_mesh(data=1, fsdp=1, tensor=1)
+        images = RolloutImages(task.dialogue.picture, empty, task.tokenizer, mesh)
+    with contextlib.closing(_games(env)) as games:
         slips = [reply for x in _sample_episodes(env, games) for reply in x.solution]
         for start in range(0, num_rows, NUM_ROWS):
             # The last rows may play an episode again: one shape is compiled once.
             rows = np.arange(start, start + NUM_ROWS) % num_rows
             part = jax.tree.map(lambda x, rows=rows: x[rows], keys)
-            episodes = _Episodes(game, task, games, part, mixture, slips)
+            episodes = _Episodes(game, task, games, part, mixture, slips, images)
             rollouts.append(jax.device_get(asyncio.run(_play(episodes))))
             num_cut += episodes.num_cut
     warn_truncated(num_cut, env.max_observation_tokens)
-    return jax.tree.map(lambda *x: np.concatenate(x)[:num_rows], *rollouts)
+    rollout = jax.tree.map(lambda *x: np.concatenate(x)[:num_rows], *rollouts)
+    return rollout if images is None else rollout.replace(images=images.on_devices())
 
 
 def sample_texts(env: HostGameEnv) -> list[str]:
@@ -81,8 +95,13 @@ def sample_texts(env: HostGameEnv) -> list[str]:
     Raises:
       ValueError: the game has no solutions, or fails.
     """
-    with contextlib.closing(Pool(env.spec, TRAINING, NUM_ROWS)) as games:
+    with contextlib.closing(_games(env)) as games:
         return ["\n".join(_texts(x)) for x in _sample_episodes(env, games)]
+
+
+def _games(env: HostGameEnv) -> Pool:
+    sees = env.image_grid is not None
+    return Pool(env.spec, TRAINING, NUM_ROWS, reads_images=sees)
 
 
 async def _play(episodes: "_Episodes") -> Trajectory:
@@ -101,10 +120,10 @@ class _Episodes(HostGameEpisodes):
         keys: RolloutKeys,
         mixture: Mixture,
         slips: Sequence[str],
+        images: RolloutImages | None,
     ):
-        super().__init__(
-            game, task.env, games, task.tokenizer, None, task.dialogue, keys
-        )
+        how = task.tokenizer, None, task.dialogue, keys
+        super().__init__(game, task.env, games, *how, images=images)
         self._mixture, self._slips = mixture, slips
         self._limit = task.rules.max_reply_tokens
         self._begin = ANSWER_BEGIN if task.dialogue.thinking else ""

@@ -154,6 +154,7 @@ def batch_gradient(
       logprob_chunk_tokens: see `dialogue_loss`.
       prompt_loss_weight: weight of tokens outside replies; that of reply tokens is 1.
     """
+    policy, batch = policy.shown(batch.images), batch.replace(images=None)
     _, max_tokens = batch.tokens.shape
     order = jnp.argsort(batch.lengths)
     chunks = jax.tree.map(

@@ -179,7 +179,7 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
         logprob_chunk_tokens=config.train.logprob_chunk_tokens,
         prompt_loss_weight=config.train.prompt_loss_weight,
     )
-    demonstrations = _make_demonstrations(config, demos, root, total)
+    demonstrations = _make_demonstrations(config, demos, root, total, model.config)
 
     def step(state: TrainState, number: int):
         return compiled_step(model.frozen, state, *demonstrations(number))
@@ -203,17 +203,21 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
 
 
 def _make_demonstrations(
-    config: ConfigDict, demos: Mapping[str, DemoTask], root: Array, total: int
+    config: ConfigDict,
+    demos: Mapping[str, DemoTask],
+    root: Array,
+    total: int,
+    model: ModelConfig,
 ) -> Callable[[int], tuple]:
     """Build `demonstrations(step) -> arguments of demonstrate`; steps count from 1.
 
-    Host games are played here, before the first step.
+    Host games are played here, before the first step; `model` sees their images.
     """
     mixtures = build_mixtures(config.demonstrators, redraw=config.mixture.redraw)
     first_part = config.mixture.first_part * total
-    data_sets = {True: build_data_sets(demos, mixtures[True], root)}
+    data_sets = {True: build_data_sets(demos, mixtures[True], root, model)}
     if first_part > 0:
-        data_sets[False] = build_data_sets(demos, mixtures[False], root)
+        data_sets[False] = build_data_sets(demos, mixtures[False], root, model)
     draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
     dialogues = {name: demo.task.dialogue for name, demo in demos.items()}
 

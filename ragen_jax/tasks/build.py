@@ -14,7 +14,7 @@ from envs.base import PlayBudget
 from envs.pictures import draw_cells
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.models.vision_config import BoardPictures
+from ragen_jax.models.vision_config import BoardPictures, HostImages, ShownPictures
 from ragen_jax.registry.functions import bind
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import Collect
@@ -25,6 +25,7 @@ from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks.specs import EnvSpec, make_env
 from ragen_jax.tasks.task import AgentTask, HostTask, Task
 from ragen_jax.text.dialogue import build_call_dialogue, build_dialogue
+from ragen_jax.text.pictures import BEGIN, END, HostPicture
 from ragen_jax.text.statements import build_facts
 from ragen_jax.text.tokenizer import Tokenizer, check_vocabulary
 
@@ -99,6 +100,10 @@ def make_task(
         picture_kind=picture_kind,
         **prompt,
     )
+    if isinstance(task, HostTask) and env.image_grid is not None:
+        for token in (BEGIN, END):
+            tokenizer.id_of(token)  # refuses a tokenizer without it
+        dialogue = dialogue.replace(picture=HostPicture(picture_kind, *env.image_grid))
     if dialogue.picture is not None:
         texts = dialogue.picture.texts_of_ids()
         tokenizer = dataclasses.replace(tokenizer, picture_texts=texts)
@@ -159,17 +164,23 @@ def check_sees(config: ConfigDict, model: ModelConfig) -> None:
     Raises:
       ValueError: names both.
     """
-    if config.prompt.observation != "text" and not model.sees:
-        path = config.model.get("path", "a new model")
-        raise ValueError(
-            f"prompt.observation={config.prompt.observation!r}, but model.path="
-            f"{path!r} is a {model.model_type!r}, which reads text alone; use a model "
-            "that sees (--config=FILE:pocket_vision or qwen2.5-vl-3b), or set "
-            "prompt.observation='text'"
-        )
+    if model.sees:
+        return
+    path, host = config.model.get("path", "a new model"), config.get("host")
+    if config.prompt.observation != "text":
+        key, value, text = "prompt.observation", config.prompt.observation, "text"
+    elif host is not None and host.image_grid is not None:
+        key, value, text = "host.image_grid", host.image_grid, None
+    else:
+        return
+    raise ValueError(
+        f"{key}={value!r}, but model.path={path!r} is a {model.model_type!r}, which "
+        "reads text alone; use a model that sees (--config=FILE:pocket_vision or "
+        f"qwen2.5-vl-3b), or set {key}={text!r}"
+    )
 
 
-def pictures_of(tasks: Sequence[Task], model: ModelConfig) -> tuple[BoardPictures, ...]:
+def pictures_of(tasks: Sequence[Task], model: ModelConfig) -> tuple[ShownPictures, ...]:
     """What the dialogues of tasks show to a network.
 
     Raises:
@@ -180,10 +191,13 @@ def pictures_of(tasks: Sequence[Task], model: ModelConfig) -> tuple[BoardPicture
         picture = task.dialogue.picture
         if picture is None:
             continue
-        cells = draw_cells(picture.symbols, picture.meanings, model.vision.cell)
         grid, windows = (picture.rows, picture.cols), task.dialogue.windows
         # One a turn that the model sees.
         most = task.rules.budget.max_turns if windows is None else windows.num_past + 1
+        if isinstance(picture, HostPicture):
+            shown.append(HostImages(picture.kind, grid, most))
+            continue
+        cells = draw_cells(picture.symbols, picture.meanings, model.vision.cell)
         shown.append(BoardPictures(picture.kind, cells, grid, most))
     return tuple(shown)
 

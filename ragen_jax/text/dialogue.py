@@ -17,7 +17,14 @@ from envs.templates import Template
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
 from ragen_jax.text.endings import TextEnd, find_answer_end
-from ragen_jax.text.pictures import BEGIN, END, Picture, picture_of, show_boards
+from ragen_jax.text.pictures import (
+    BEGIN,
+    END,
+    HostPicture,
+    Picture,
+    picture_of,
+    show_boards,
+)
 from ragen_jax.text.prompts import Prompts, Wording, build_wording, cut_messages
 from ragen_jax.text.statements import FactReader
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
@@ -62,7 +69,8 @@ class Dialogue:
         are not made here; None: those of `windows`, or of a dialogue.
       facts: reads which cells thoughts name; None if no bonus needs it.
       text_end: finds the text that ends a reply; None: stop tokens alone do.
-      picture: the board that messages show as a picture; None: all is text.
+      picture: the board that messages show as a picture, or what an image of a host
+        game is in tokens; None: all is text.
     """
 
     opening: DeviceTemplate
@@ -76,7 +84,9 @@ class Dialogue:
     context_tokens: int | None = struct.field(pytree_node=False, default=None)
     facts: FactReader | None = None
     text_end: TextEnd | None = None
-    picture: Picture | None = struct.field(pytree_node=False, default=None)
+    picture: Picture | HostPicture | None = struct.field(
+        pytree_node=False, default=None
+    )
 
     @property
     def thinking(self) -> bool:

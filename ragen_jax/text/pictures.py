@@ -5,9 +5,10 @@ beside it. A picture is a token per cell, whose id names the symbol: a network t
 draws it (`models.vision_decoder`), and everything else passes it on like any token.
 """
 
+import collections
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -15,10 +16,18 @@ from envs.base import TextGame
 from envs.board_game import BoardGame
 from envs.pictures import looks
 from envs.templates import Grid, Part, Passage, Template
-from ragen_jax.types import IDS_PER_PICTURE, PICTURE_IDS, ROW_END
+from ragen_jax.types import (
+    HOST_PICTURE_IDS,
+    IDS_PER_HOST_GAME,
+    IDS_PER_PICTURE,
+    PICTURE_IDS,
+    ROW_END,
+)
 
 # Around a picture, as in Qwen2.5-VL's chats.
 BEGIN, END = "<|vision_start|>", "<|vision_end|>"
+# Stands in texts for a token of an image.
+IMAGE_SIGN = "▦"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +66,37 @@ class Picture(Grid):
         return dict(enumerate(inside, self.first_id)) | dict(
             enumerate(at_end, self.first_id + ROW_END)
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class HostPicture:
+    """An image that a game in Python shows after its text.
+
+    Attributes:
+      kind: see `Picture`.
+      rows, cols: of its tokens.
+    """
+
+    kind: int
+    rows: int
+    cols: int
+
+    @property
+    def size(self) -> int:
+        """Tokens of an image."""
+        return self.rows * self.cols
+
+    def ids(self, number: int) -> list[int]:
+        """Ids of image `number` of a rollout."""
+        first = HOST_PICTURE_IDS + self.kind * IDS_PER_HOST_GAME + number * self.size
+        return list(range(first, first + self.size))
+
+    def texts_of_ids(self) -> Mapping[int, str]:
+        """The text of every id: the same sign, which says no more than that it is one.
+
+        In: ids that stand for parts of images.
+        """
+        return collections.defaultdict(lambda: IMAGE_SIGN, {self.ids(0)[0]: IMAGE_SIGN})
 
 
 class NoBoard(ValueError):

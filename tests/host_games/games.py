@@ -1,6 +1,7 @@
 """Games that do to their worker what a reply tells them, and one with tasks."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
@@ -65,6 +66,48 @@ class Pictured(Faulty):
         images = () if step.terminated else (self.picture(self.seed, self.count),)
         shown = dataclasses.replace(step.observation, images=images)
         return dataclasses.replace(step, observation=shown)
+
+
+class Corners(HostGame):
+    """A bright side of a dark image; the reply names it, three times."""
+
+    instruction = "Where is it bright?"
+    is_solvable, longest_solution = True, 3
+    sides = ("Left", "Right", "Up", "Down")
+
+    def __init__(self, split: str, size: int = 16, text: str = "Look."):
+        self.size, self.text = size, text
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        self.draws, self.count = np.random.default_rng(seed), 0
+        return self._show()
+
+    def step(self, reply: str) -> Step:
+        is_right = reply == self.sides[self.side]
+        self.count += 1
+        info = {"success": is_right, "valid": reply in self.sides}
+        return Step(self._show(), float(is_right), self.count == 3, False, info)
+
+    def solution(self) -> list[str]:
+        later = copy.deepcopy(self)
+        sides = [self.sides[self.side]]
+        for _ in range(2 - self.count):
+            later._show()
+            sides.append(self.sides[later.side])
+        return sides
+
+    def _show(self) -> Observation:
+        self.side = int(self.draws.integers(4))
+        return Observation(self.text, (self.image(self.side, self.size),))
+
+    @staticmethod
+    def image(side: int, size: int) -> np.ndarray:
+        """The image of a side."""
+        pixels = np.full((size, size, 3), 20, np.uint8)
+        half = size // 2
+        where = np.s_[:, :half], np.s_[:, half:], np.s_[:half], np.s_[half:]
+        pixels[where[side]] = 230
+        return pixels
 
 
 class Imports(Faulty):

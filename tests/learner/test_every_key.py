@@ -105,6 +105,7 @@ ELSEWHERE = {
         "env.host host.max_observation_tokens host.num_widths host.wrappers "
         "host.num_workers rollout.max_failed_fraction"
     ),
+    "tests/rollout/host/test_images.py": "host.image_grid",
     "tests/rollout/host/test_calls.py": (
         "host.episode_tokens host.context_tokens host.max_segments"
     ),

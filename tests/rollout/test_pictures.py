@@ -63,13 +63,14 @@ def play(program, seed=0):
     )
 
 
-def sampler_gap(program, rollout):
+def sampler_gap(program, rollout, policy=None):
     """Largest difference of log-probabilities between the sampler and the learner."""
+    policy = policy or program.policy
     params = program.play_params(program.state)
     tokens, mask = row_tokens(rollout), to_rows(rollout.loss_mask, rollout)
-    hidden = hidden_states(program.policy, params, tokens)
+    hidden = hidden_states(policy, params, tokens)
     log_probs, _ = token_log_probs(
-        program.policy, params, hidden, tokens, mask, temperature=1.0, chunk_tokens=64
+        policy, params, hidden, tokens, mask, temperature=1.0, chunk_tokens=64
     )
     sampled = to_rows(
         jnp.where(rollout.loss_mask, rollout.sample_log_probs, 0.0), rollout

@@ -15,6 +15,7 @@ from ragen_jax.serve.server import GameServer
 DATA = pathlib.Path(__file__).parent / "data"
 HOST = {
     "max_observation_tokens": 64,
+    "image_grid": None,
     "num_widths": 1,
     "num_workers": 1,
     "start_seconds": 60.0,

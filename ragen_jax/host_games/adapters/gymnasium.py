@@ -35,6 +35,9 @@ from ragen_jax.host_games.common.splits import check_split
 # What a success is: a positive reward at the end, or any end.
 REWARD, TERMINATED = SUCCESSES = ("reward", "terminated")
 
+# Render modes.
+IMAGE, TEXT = "rgb_array", "ansi"
+
 _ESCAPE = re.compile(r"\x1b\[([0-?]*)[ -/]*([@-~])")
 # Codes of SGR, and what Gymnasium's `colorize` makes of them.
 _COLORS = (
@@ -75,6 +78,7 @@ class GymnasiumGame(HostGame):
         success: str = REWARD,
         reset_options: Mapping[str, Mapping[str, Any]] | None = None,
         describe: str | None = None,
+        images: bool = False,
         instruction: str | None = None,
     ):
         """Makes the environment.
@@ -91,6 +95,8 @@ class GymnasiumGame(HostGame):
             that keep problems apart themselves; None: none.
           describe: a function, "package.module:function", that gets an observation of
             any space and returns its text; None: the environment's own text.
+          images: the render mode "rgb_array" is shown, too, for models that see; the
+            text is then that of `describe` or of a `Text` space, or there is none.
           instruction: the rules, which environments do not say; None: only the id.
 
         Raises:
@@ -101,10 +107,10 @@ class GymnasiumGame(HostGame):
         check_one_of("success", success, SUCCESSES)
         self._split, self._success, self._name = split, success, short_name(id)
         self._reset_options = _choose_options(split, reset_options)
-        self._env = _make(
-            id, {} if make_kwargs is None else make_kwargs, draws=describe is None
-        )
-        self._show = _choose_view(id, self._env, describe)
+        self._images = images
+        mode = IMAGE if images else TEXT if describe is None else None
+        self._env = _make(id, {} if make_kwargs is None else make_kwargs, mode)
+        self._write = _choose_view(id, self._env, describe)
         names = _choose_names(id, self._env, action_names)
         self._actions = None if names is None else by_name(names)
         self.instruction = write_instruction(
@@ -122,7 +128,7 @@ class GymnasiumGame(HostGame):
         seen, _ = self._env.reset(
             seed=spread_seed(self._split, seed), options=self._reset_options
         )
-        self._shown = Observation(self._show(seen))
+        self._shown = self._show(seen)
         return self._shown
 
     def step(self, reply: str) -> Step:
@@ -131,7 +137,7 @@ class GymnasiumGame(HostGame):
         if action is None:
             return refuse_reply(self._shown)
         seen, reward, terminated, truncated, _ = self._env.step(action)
-        self._shown = Observation(self._show(seen))
+        self._shown = self._show(seen)
         is_success = terminated and (self._success == TERMINATED or reward > 0)
         return Step(
             observation=self._shown,
@@ -143,6 +149,10 @@ class GymnasiumGame(HostGame):
 
     def close(self) -> None:
         self._env.close()
+
+    def _show(self, seen: Any) -> Observation:
+        images = (np.asarray(self._env.render()),) if self._images else ()
+        return Observation(self._write(seen), images)
 
     def _read(self, reply: str) -> Any | None:
         if self._actions is not None:
@@ -177,11 +187,11 @@ def _read_color(codes: str, color: str | None) -> str | None:
     return color
 
 
-def _make(id: str, kwargs: Mapping[str, Any], *, draws: bool) -> Any:
+def _make(id: str, kwargs: Mapping[str, Any], mode: str | None) -> Any:
     """The environment.
 
     Args:
-      draws: with a render mode for text where it needs one and has one.
+      mode: its render mode; `TEXT` only where it needs and has it. None: none.
     """
     try:
         import gymnasium
@@ -198,10 +208,16 @@ def _make(id: str, kwargs: Mapping[str, Any], *, draws: bool) -> Any:
     try:
         env = gymnasium.make(id, **kwargs)
         is_text = isinstance(env.observation_space, gymnasium.spaces.Text)
-        if not draws or is_text or "ansi" not in env.metadata.get("render_modes", ()):
+        modes = env.metadata.get("render_modes", ())
+        if mode == IMAGE and mode not in modes:
+            raise ValueError(
+                f"images=True, but {id} has no render mode {IMAGE!r}; it has "
+                f"{', '.join(map(repr, modes)) or 'none'}"
+            )
+        if mode is None or (mode == TEXT and (is_text or mode not in modes)):
             return env
         env.close()
-        return gymnasium.make(id, render_mode="ansi", **kwargs)
+        return gymnasium.make(id, render_mode=mode, **kwargs)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise ValueError(
             f"id is {id!r}: {error} Use an id of gymnasium.pprint_registry(), or "
@@ -235,8 +251,10 @@ def _choose_view(id: str, env: Any, describe: str | None) -> Callable[[Any], str
         )
     if isinstance(env.observation_space, spaces.Text):
         return str
-    if env.render_mode == "ansi":
+    if env.render_mode == TEXT:
         return lambda seen: uncolor(env.render()).strip("\n")
+    if env.render_mode == IMAGE:
+        return lambda seen: ""
     if _is_discrete(env.observation_space):
         return _write_numbers
     raise ValueError(

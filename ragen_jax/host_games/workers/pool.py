@@ -106,9 +106,9 @@ class WorkerResponse:
 
 
 _HAS_IMAGES = (
-    "it shows an image, and this player reads text alone; evaluate a model behind an "
-    "API that reads images, or leave them out with the wrapper ('images', 0) in "
-    "host.wrappers"
+    "it shows an image, and this player reads text alone; train a model that sees, "
+    "with host.image_grid, evaluate one behind an API, or leave images out with the "
+    "wrapper ('images', 0) in host.wrappers"
 )
 
 

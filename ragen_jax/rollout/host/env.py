@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import json
+import math
 import numbers
 import re
 import reprlib
@@ -105,6 +106,7 @@ class HostGameEnv(base.TextGame):
         *,
         num_tasks: Mapping[str, int | None],
         max_observation_tokens: int,
+        image_grid: tuple[int, int] | None,
         num_widths: int,
         max_failed_fraction: float,
         call_sizes: CallSizes | None,
@@ -115,7 +117,9 @@ class HostGameEnv(base.TextGame):
           spec: what workers build.
           game: one of these games, for its texts and sizes.
           num_tasks: problems of each split; None: as many as there are seeds.
-          max_observation_tokens: longest observation.
+          max_observation_tokens: longest text of an observation.
+          image_grid: rows and columns of tokens of an observation's image, which
+            follows its text; None: images are refused.
           num_widths: lengths of the key-value cache, see `loop.TokenGame`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
           call_sizes: of a game that makes calls; else None.
@@ -133,7 +137,15 @@ class HostGameEnv(base.TextGame):
         self.longest_solution = game.longest_solution if game.is_solvable else None
         self.solves = base.UNKNOWN if self.longest_solution is None else base.EXACT
         self.max_observation_tokens = max_observation_tokens
-        self.template = Template((Passage("text", max_observation_tokens), "\n"))
+        self.image_grid = image_grid
+        self.template = Template((Passage("text", self.max_passage_tokens), "\n"))
+
+    @property
+    def max_passage_tokens(self) -> int:
+        """Tokens of an observation, its image with the tokens around it included."""
+        if self.image_grid is None:
+            return self.max_observation_tokens
+        return self.max_observation_tokens + math.prod(self.image_grid) + 2
 
     def call_limits(self, budget: base.PlayBudget, max_reply_tokens: int) -> CallLimits:
         """Limits of an agent's episode."""
@@ -150,7 +162,7 @@ class HostGameEnv(base.TextGame):
     def draw_level(self, key, params, is_held_out) -> HostGameState:
         """The state before a worker has begun the game: an empty output."""
         no = jnp.bool_(False)
-        text = jnp.zeros(self.max_observation_tokens + 1, jnp.int32)
+        text = jnp.zeros(self.max_passage_tokens + 1, jnp.int32)
         output = TokenOutput(text, jnp.float32(0), no, no, no, no)
         return HostGameState(time=jnp.int32(0), output=output)
 
@@ -356,6 +368,19 @@ def _in_json(name: str, kwargs: Mapping[str, object]) -> dict[str, Any]:
         ) from error
 
 
+def _check_grid(grid: Sequence[int] | None) -> None:
+    sizes = () if grid is None else tuple(grid)
+    if grid is not None and (len(sizes) != 2 or not all(map(_is_size, sizes))):
+        raise ValueError(
+            f"host.image_grid = {grid!r}; it has to be two whole numbers of at least "
+            "1, rows and columns of tokens, such as (8, 8)"
+        )
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
 def _check_class(reference: str, make: object) -> None:
     if not (isinstance(make, type) and issubclass(make, HostGame)):
         is_function = callable(make) and not isinstance(make, type)
@@ -372,6 +397,7 @@ def make_host_game(
     *,
     wrappers: Sequence[Sequence[Any]] | None,
     max_observation_tokens: int,
+    image_grid: Sequence[int] | None,
     num_widths: int,
     num_workers: int | None,
     start_seconds: float,
@@ -386,8 +412,9 @@ def make_host_game(
       name: in `HOST_GAMES`, "package.module:Class", or a prefix of `ADAPTERS` and the
         name of an environment there: "gymnasium:FrozenLake-v1".
       kwargs: of its constructor.
-      wrappers, max_observation_tokens, num_widths, num_workers, start_seconds,
-        step_seconds, max_worker_bytes: the section `host` of the configuration.
+      wrappers, max_observation_tokens, image_grid, num_widths, num_workers,
+        start_seconds, step_seconds, max_worker_bytes: the section `host` of the
+        configuration.
       max_failed_fraction: that of `rollout`.
       call_sizes: fields of `CallSizes`, also of that section; for agents alone.
 
@@ -399,6 +426,7 @@ def make_host_game(
     make = load_reference(reference)
     _check_class(reference, make)
     kwargs = _in_json(name, kwargs)
+    _check_grid(image_grid)
     games = {
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
@@ -425,6 +453,7 @@ def make_host_game(
         games[TRAINING],
         num_tasks={split: game.num_tasks for split, game in games.items()},
         max_observation_tokens=max_observation_tokens,
+        image_grid=None if image_grid is None else tuple(image_grid),
         num_widths=num_widths,
         max_failed_fraction=max_failed_fraction,
         call_sizes=CallSizes(**call_sizes) if makes_calls else None,

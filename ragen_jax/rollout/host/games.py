@@ -30,6 +30,7 @@ from ragen_jax.models.policy import Policy
 from ragen_jax.multihost import exchange
 from ragen_jax.rollout.collect import check_dialogue, given_settings
 from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
+from ragen_jax.rollout.host.images import RolloutImages, no_images
 from ragen_jax.rollout.host.loop import (
     PlayedParams,
     TokenEpisodes,
@@ -89,6 +90,7 @@ class HostGameEpisodes(TokenEpisodes):
       keys: of all rows; this process steps its own.
       turns: of the parts that share the devices; None for a single part.
       part: number of this part among them.
+      images: of the rollout, of all parts; None: the games show none.
 
     Attributes:
       failures: of local rows whose game failed, and why.
@@ -106,8 +108,10 @@ class HostGameEpisodes(TokenEpisodes):
         keys: RolloutKeys,
         turns: DeviceTurns | None = None,
         part: int = 0,
+        images: RolloutImages | None = None,
     ):
-        super().__init__(game, params, dialogue, keys)
+        super().__init__(game, _with_images(params, images), dialogue, keys)
+        self._images = images
         self._turns, self._part = turns or DeviceTurns(1), part
         self._env, self._games, self._tokenizer = env, rows, tokenizer
         self._thinking = dialogue.thinking
@@ -180,9 +184,11 @@ class HostGameEpisodes(TokenEpisodes):
         before = self.play.states.output
         after = jax.tree.map(lambda x: np.array(exchange.local_rows(x)), before)
         for row, output in outputs.items():
+            if len(output.images) > 1:
+                output = _fail(output)
             if output.failure is not None:
                 self.failures[row] = output.failure
-            after.text[row] = self._ids(output.text)
+            after.text[row] = self._ids(output)
             after.reward[row] = output.reward
             after.valid[row] = output.valid
             after.success[row] = output.success
@@ -190,11 +196,15 @@ class HostGameEpisodes(TokenEpisodes):
             after.truncated[row] = output.was_cut
             for name in self._metrics.keys() & output.info.keys():
                 self._metrics[name][row] = output.info[name]
+        params, dialogue = self._fixed
+        self._fixed = _with_images(params, self._images), dialogue
         return jax.tree.map(exchange.from_local_rows, after, before)
 
-    def _ids(self, text: str) -> np.ndarray:
+    def _ids(self, output: WorkerResponse) -> np.ndarray:
         """Ids of an observation, at most as many as fit, and their number."""
-        limit = self._env.max_observation_tokens
+        limit, text = self._env.max_observation_tokens, output.text
+        if output.images and text and not text.endswith("\n"):
+            text += "\n"
         ids = encode_plain(self._tokenizer, text)
         if len(ids) > limit:
             self.num_cut += 1
@@ -202,9 +212,28 @@ class HostGameEpisodes(TokenEpisodes):
             head = (limit - len(mark) + 1) // 2
             tail = limit - len(mark) - head
             ids = [*ids[:head], *mark, *ids[len(ids) - tail :]]
-        row = np.zeros(limit + 1, np.int32)
+        for image in output.images:
+            ids += self._images.ids(image)
+        row = np.zeros(self._env.max_passage_tokens + 1, np.int32)
         row[: len(ids)], row[-1] = ids, len(ids)
         return row
+
+
+def _with_images(
+    played: PlayedParams | None, images: RolloutImages | None
+) -> PlayedParams | None:
+    """What a policy plays with, and the images; demonstrators play without any."""
+    if played is None or images is None:
+        return played
+    params, given = played
+    return params, given.replace(images=images.on_devices())
+
+
+def _fail(output: WorkerResponse) -> WorkerResponse:
+    return WorkerResponse(
+        failure=f"it shows {len(output.images)} images at once, and training shows "
+        "one; leave the others out with the wrapper ('images', 1) in host.wrappers"
+    )
 
 
 def show_failed(
@@ -220,13 +249,13 @@ def show_failed(
       problems: seed and task of each row.
     """
     pairs = list(zip(problems, outputs, strict=True))
-    texts = {problem: x.text for problem, x in pairs if x.failure is None}
-    return [
-        x
-        if x.failure is None
-        else dataclasses.replace(x, text=texts.get(problem, x.text))
-        for problem, x in pairs
-    ]
+    shown = {problem: x for problem, x in pairs if x.failure is None}
+
+    def show(problem: tuple[int, int | None], failed: WorkerResponse):
+        x = shown.get(problem, failed)
+        return dataclasses.replace(failed, text=x.text, images=x.images)
+
+    return [x if x.failure is None else show(problem, x) for problem, x in pairs]
 
 
 class HostCollector:
@@ -258,6 +287,7 @@ class HostCollector:
         top_p: float | None = None,
         **decoding: float | None,
     ):
+        _check_processes(env)
         self._make_game = lambda group_size: make_token_game(
             env,
             policy,
@@ -275,7 +305,7 @@ class HostCollector:
             out_shardings=by_rows(mesh),
         )
         self._env, self._tokenizer, self._rules = env, tokenizer, rules
-        self._mesh, self._vocab_size = mesh, policy.config.vocab_size
+        self._mesh, self._model = mesh, policy.config
         self._set_sizes(num_groups, group_size)
 
     def _set_sizes(self, num_groups: int, group_size: int) -> None:
@@ -297,7 +327,7 @@ class HostCollector:
         """Rollouts by the same programs, with workers of their own; see `Collect`."""
         changed = copy.copy(self)
         changed._set_sizes(num_prompts, 1)
-        given = self._given.for_evaluation(temperature, self._vocab_size)
+        given = self._given.for_evaluation(temperature, self._model.vocab_size)
         changed._given = given
         if given.shares_levels is None and self._group_size > 1:
             changed._game = self._make_game(1)
@@ -309,21 +339,42 @@ class HostCollector:
         check_dialogue(dialogue, self._rules)
         if keys.split not in self._games:
             self._games[keys.split] = [
-                Pool(self._env.spec, keys.split, self._num_local)
+                Pool(
+                    self._env.spec,
+                    keys.split,
+                    self._num_local,
+                    reads_images=self._env.image_grid is not None,
+                )
                 for _ in range(self._num_parts)
             ]
         keys = spread_levels(keys, self._group_size)
         fixed = self._tokenizer, (params, self._given), dialogue
         turns = DeviceTurns(self._num_parts)
+        images = self._new_images(dialogue)
         parts = [
             HostGameEpisodes(
-                self._game, self._env, rows, *fixed, self._part(keys, i), turns, i
+                self._game,
+                self._env,
+                rows,
+                *fixed,
+                self._part(keys, i),
+                turns,
+                i,
+                images,
             )
             for i, rows in enumerate(self._games[keys.split])
         ]
         rollouts = asyncio.run(_play_in_turn(parts))
         _report(parts, self._num_rows, self._env)
-        return self._join(*rollouts)
+        rollout = self._join(*rollouts)
+        return rollout if images is None else rollout.replace(images=images.of_batch())
+
+    def _new_images(self, dialogue: Dialogue) -> RolloutImages | None:
+        if self._env.image_grid is None:
+            return None
+        sizes = self._num_rows, self._rules.budget.max_turns
+        empty = no_images(dialogue.picture, self._model, *sizes)
+        return RolloutImages(dialogue.picture, empty, self._tokenizer, self._mesh)
 
     def close(self) -> None:
         """End the workers, and with them a rollout in another thread."""
@@ -334,6 +385,14 @@ class HostCollector:
     def _part(self, keys: RolloutKeys, index: int) -> RolloutKeys:
         start = index * self._part_rows
         return jax.tree.map(lambda x: x[start : start + self._part_rows], keys)
+
+
+def _check_processes(env: HostGameEnv) -> None:
+    if env.image_grid is not None and jax.process_count() > 1:
+        raise ValueError(
+            f"host.image_grid = {env.image_grid}, but one process numbers the images "
+            f"of a rollout and this run has {jax.process_count()}; start it as one"
+        )
 
 
 def _num_local(mesh: Mesh, num_rows: int) -> int:

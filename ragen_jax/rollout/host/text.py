@@ -423,7 +423,7 @@ class HostChatEpisode(ChatEpisode):
 
     def _given(self) -> TokenOutput:
         """The last output; its text is not in tokens, but in the fields."""
-        output, width = self._output, self._game.env.max_observation_tokens + 1
+        output, width = self._output, self._game.env.max_passage_tokens + 1
         return TokenOutput(
             text=jnp.zeros((1, width), jnp.int32),
             reward=jnp.array([output.reward], jnp.float32),

@@ -32,9 +32,10 @@ class Guess(gymnasium.Env):
 class Meanings(gymnasium.Env):
     """Discrete actions from 5 on that have names; numbers are shown."""
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
 
     def __init__(self, render_mode=None):
+        self.render_mode = render_mode
         self.observation_space = spaces.Tuple(
             (spaces.Discrete(9), spaces.MultiBinary(2), spaces.MultiDiscrete((4, 4)))
         )
@@ -50,6 +51,9 @@ class Meanings(gymnasium.Env):
     def step(self, action):
         assert action in (5, 6)
         return self._see(), -1.0, action == 6, False, {}
+
+    def render(self):
+        return np.full((4, 6, 3), 9, np.uint8)
 
     def _see(self):
         spaces = self.observation_space.spaces

@@ -3,6 +3,7 @@
 import sys
 
 import gymnasium
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,6 +209,21 @@ def test_a_function_that_does_not_describe_is_named(function, says):
     game = GymnasiumGame(id=COMPASS, describe=f"{DESCRIBE}_{function}")
     with pytest.raises(ValueError, match=rf"{says}.*'mission'.*to return a text"):
         game.reset(0)
+
+
+def test_images_are_shown_in_place_of_text_or_beside_it():
+    pixels = np.full((4, 6, 3), 9, np.uint8)
+    game = GymnasiumGame(id=MEANINGS, images=True)
+    for shown in (game.reset(0), game.step("stay").observation):
+        assert shown.text == ""
+        (image,) = shown.images
+        np.testing.assert_array_equal(image, pixels)
+    game = GymnasiumGame(id=MEANINGS, images=True, describe="builtins:repr")
+    shown = game.reset(0)
+    assert shown.text.startswith("(7, array(")
+    assert len(shown.images) == 1
+    with pytest.raises(ValueError, match=r"no render mode 'rgb_array'; it has 'ansi'"):
+        GymnasiumGame(id=GUESS, images=True)
 
 
 @pytest.mark.parametrize(

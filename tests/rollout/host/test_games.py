@@ -40,6 +40,7 @@ LIMITS = EpisodeLimits(BUDGET, players.REPLY_TOKENS, format_penalty=-0.1)
 SETTINGS = {
     "wrappers": (),
     "max_observation_tokens": 64,
+    "image_grid": None,
     "num_widths": 4,
     "num_workers": 2,
     "start_seconds": 60.0,

@@ -1,0 +1,220 @@
+"""Rollouts and updates of a network that sees the images of games in Python."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import world
+from ragen_jax.memory.plan import make_plan
+from ragen_jax.models.hf.weights import load_config
+from ragen_jax.program.build import build_program
+from ragen_jax.text.tokenizer import load_tokenizer
+from ragen_jax.types import HOST_PICTURE_IDS
+from tests import commands
+from tests.host_games.games import Corners
+from tests.rollout.test_pictures import sampler_gap
+from tests.text.sighted import write_model
+
+GAME = "tests.host_games.games:Corners"
+# Of the network's cells, 8 pixels each.
+GRID = (2, 2)
+CONTEXTS = [("full", None), ("last_k", 2), ("single_turn", 1)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("sighted") / "model")
+
+
+def tiny_config(model, game=GAME, **changes):
+    config = world.get_config()
+    config.model.path = str(model)
+    config.env.host = game
+    config.host.num_workers = 1
+    config.host.max_observation_tokens = 24
+    config.rollout.num_groups, config.rollout.group_size = 2, 2
+    config.rollout.max_turns, config.rollout.max_reply_tokens = 3, 8
+    config.rollout.max_actions_per_episode = 3
+    config.learner.minibatch_rows = config.learner.microbatch_rows = 4
+    config.filter.keep_fraction = 1.0
+    config.filter.keep_zero = True
+    config.evaluation.every = None
+    with config.unlocked(), config.host.ignore_type():
+        config.host.image_grid = GRID
+        for key, value in changes.items():
+            section, name = key.split("__")
+            config[section][name] = value
+    return config
+
+
+@contextlib.contextmanager
+def built(config):
+    program = build_program(config)
+    yield program
+    program.task.stop_games()
+
+
+def play(program, seed=0):
+    params = program.play_params(program.state)
+    key = jax.random.key(seed)
+    return program.task.training.play(params, program.task.dialogue, key)
+
+
+def shown_to(program, rollout):
+    """The gap to the learner that is given the rollout's images."""
+    policy = program.policy.shown(rollout.images)
+    return sampler_gap(program, rollout, policy)
+
+
+@pytest.mark.parametrize(("context", "turns"), CONTEXTS)
+def test_the_learner_sees_what_the_sampler_saw(model, context, turns):
+    window = {"rollout__context": context, "rollout__context_turns": turns}
+    with built(tiny_config(model, **window)) as program:
+        rollout = play(program)
+    assert [x.most for x in program.policy.pictures] == [turns or 3]
+    parts = np.asarray(rollout.tokens) >= HOST_PICTURE_IDS
+    played = np.asarray(rollout.turns.played).sum(axis=1)
+    np.testing.assert_array_equal(parts.sum(axis=1), 4 * played)
+    assert not (parts & np.asarray(rollout.loss_mask)).any()
+    assert shown_to(program, rollout) < 1e-4
+    # Other images: other probabilities of the same replies.
+    inverted = {kind: 255 - x for kind, x in rollout.images.items()}
+    assert shown_to(program, rollout.replace(images=inverted)) > 0.01
+
+
+def test_tokens_name_the_images_that_the_game_showed(model):
+    with built(tiny_config(model)) as program:
+        rollout, again = play(program), play(program)
+    images = np.asarray(rollout.images[0])
+    assert images.shape == (16, 16, 16, 3)
+    tokens = np.asarray(rollout.tokens)
+    numbers = (tokens[tokens >= HOST_PICTURE_IDS] - HOST_PICTURE_IDS) // 4
+    sides = [Corners.image(side, 16) for side in range(4)]
+    # Equal images are one, so that rows of a group begin with the same tokens.
+    count = numbers.max() + 1
+    assert set(numbers) == set(range(count))
+    assert count <= 4
+    for image in images[:count]:
+        assert any(np.array_equal(image, side) for side in sides)
+    assert not images[count:].any()
+    for x, y in zip(jax.tree.leaves(rollout), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def updated(program, rollout):
+    state, _ = program.update(program.state, rollout, jax.random.key(1))[:2]
+    return jax.device_get(state.params)
+
+
+def test_an_update_learns_from_images(model):
+    settings = {"loss__entropy_coeff": 0.1}
+    with built(tiny_config(model, **settings)) as program:
+        rollout = play(program)
+    before = jax.tree.map(np.array, program.state.params)
+    after = updated(program, rollout)
+    moved = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), after, before)
+    assert min(jax.tree.leaves(moved["visual"])) > 0
+    shared = build_program(tiny_config(model, learner__share_prompts=True, **settings))
+    with_prompts = updated(shared, rollout)
+    for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(with_prompts), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5)
+
+
+def test_other_sizes_are_fitted_and_records_show_where_images_were(model):
+    config = tiny_config(model)
+    with config.unlocked():
+        config.env.kwargs = {"size": 40, "text": ""}
+    with built(config) as program:
+        rollout = play(program)
+    image = np.asarray(rollout.images[0])[0]
+    assert image.shape == (16, 16, 3)
+    assert {20, 230} <= set(np.unique(image).tolist())
+    (record,) = program.task.records(rollout, 1)
+    sign = "<|vision_start|>▦▦▦▦<|vision_end|>"
+    assert str(record).count(sign) >= 3, record["turns"][0].keys()
+
+
+def test_a_game_that_shows_several_images_fails_with_the_remedy(model):
+    config = tiny_config(model, game="tests.host_games.games:Pictured")
+    with built(config) as program, pytest.raises(ValueError, match="shows 2 images"):
+        play(program)
+    config = tiny_config(
+        model,
+        game="tests.host_games.games:Pictured",
+        host__wrappers=(("images", 1),),
+    )
+    with built(config) as program:
+        rollout = play(program)
+    assert int(jnp.sum(rollout.tokens >= HOST_PICTURE_IDS)) > 0
+
+
+def test_a_network_of_text_is_refused():
+    config = tiny_config("pocket_host")
+    with pytest.raises(ValueError, match=r"host.image_grid=\(2, 2\), but model.path"):
+        build_program(config)
+
+
+@pytest.mark.parametrize("grid", [(2,), (0, 2), ("a", 2), (2.0, 2)])
+def test_a_bad_grid_is_refused(model, grid):
+    config = tiny_config(model, host__image_grid=grid)
+    with pytest.raises(ValueError, match="two whole numbers"):
+        build_program(config)
+
+
+def test_several_processes_are_refused(model, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="one process numbers the images"):
+        build_program(tiny_config(model))
+
+
+def test_the_plan_counts_the_images(model):
+    plan = make_plan(tiny_config(model), load_config(model), load_tokenizer(model))
+    assert list(plan.pictures.values()) == [(3, 4)]
+    images = 4 * 4 * 16 * 16 * 3
+    without = tiny_config(model, host__image_grid=(1, 1))
+    fewer = make_plan(without, load_config(model), load_tokenizer(model))
+    assert plan.holdings["trajectories"] > fewer.holdings["trajectories"] + images / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mesh", [{"mesh__data": 2}, {"mesh__data": 2, "mesh__fsdp": 2}]
+)
+def test_several_devices_learn_the_same(model, mesh):
+    settings = {"loss__entropy_coeff": 0.1}
+    with built(tiny_config(model, **settings)) as program:
+        rollout = play(program)
+    expected = updated(program, rollout)
+    with built(tiny_config(model, **settings, **mesh)) as several:
+        played = play(several)
+        assert shown_to(several, played) < 1e-4
+        found = updated(several, jax.device_get(rollout))
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_trains_measures_and_is_evaluated(model, tmp_path):
+    """By the commands, with adapters, information and gradient buckets."""
+    changes = {
+        "env__host": GAME,
+        "host__image_grid": GRID,
+        "host__num_workers": 1,
+        "host__max_observation_tokens": 24,
+        "lora__rank": 2,
+        "diagnostics__every": 1,
+        "diagnostics__num_samples": 4,
+        "diagnostics__gradient_every": 1,
+    }
+    folder = tmp_path / "run"
+    words = commands.train_command(model, folder, "world", **changes)
+    done = commands.call(words)
+    assert done.returncode == 0, done.stderr
+    done = commands.call(commands.command("evaluate", f"--run={folder}"))
+    assert done.returncode == 0, done.stderr
+    of_plan = [w for w in words[3:] if not w.startswith("--workdir")]
+    done = commands.call(commands.command("plan", *of_plan))
+    assert "of 4 tokens" in done.stdout, done.stdout + done.stderr
