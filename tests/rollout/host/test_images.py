@@ -11,6 +11,7 @@ from configs import world
 from ragen_jax.memory.plan import make_plan
 from ragen_jax.models.hf.weights import load_config
 from ragen_jax.program.build import build_program
+from ragen_jax.tasks.build import build_collect
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.types import HOST_PICTURE_IDS
 from tests import commands
@@ -165,9 +166,12 @@ def test_a_bad_grid_is_refused(model, grid):
 
 
 def test_several_processes_are_refused(model, monkeypatch):
+    config = tiny_config(model)
+    program = build_program(config)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
+    of_whom = program.task, program.policy, program.players
     with pytest.raises(ValueError, match="one process numbers the images"):
-        build_program(tiny_config(model))
+        build_collect(config, *of_whom, num_groups=2, group_size=2)
 
 
 def test_the_plan_counts_the_images(model):
