@@ -200,9 +200,8 @@ SETTINGS = Settings({
         needs="rollout.ahead == 1", is_mutable=True),
 
     "bonus": section(
-        "Rewards of a turn for how its reply is written: weights of BONUSES in "
-        "`ragen_jax/rollout/bonuses.py`. The learner sees them like format penalties; "
-        "the filter and success do not"),
+        "Rewards of a turn for how its reply is written, unseen by filter and success: "
+        "weights of BONUSES in `ragen_jax/rollout/bonuses.py`"),
     "bonus.format": number(None,
         "Reward of a reply with its thought and its answer in their tags.",
         none="not paid", never=0, is_data=True),
@@ -213,16 +212,16 @@ SETTINGS = Settings({
         "Reward of a thought that places all landmarks (player, box, target, goal), "
         'paid by the share placed correctly: "P12" or "the box is in row 2, column 3", '
         "counted from 0.", none="not paid", never=0, is_data=True),
+    "bonus.prediction": number(None,
+        "The same for the second place stated of each: where it is after the turn.",
+        none="not paid", never=0, is_data=True),
     "bonus.custom": text(None,
-        "`package.module:Name` of a further bonus, called like the entries of BONUSES; "
-        "its result is paid as it is.", none="not paid",
-        entry_of="ragen_jax.rollout.bonuses:CUSTOM_BONUSES"),
+        "`package.module:Name` of a further bonus, called like BONUSES, paid as it is.",
+        none="not paid", entry_of="ragen_jax.rollout.bonuses:CUSTOM_BONUSES"),
     "bonus.min_tokens": count(None,
-        "Shortest reply that `bonus.length` pays for.", none="without `bonus.length`",
-        is_data=True),
+        "Shortest reply that `bonus.length` pays for.", none="no band", is_data=True),
     "bonus.max_tokens": count(None,
-        "Longest reply that `bonus.length` pays for.", none="without `bonus.length`",
-        is_data=True),
+        "Longest reply that `bonus.length` pays for.", none="no band", is_data=True),
 
     "algo": section("Credit, from rewards to advantages (docs/algorithms.md)"),
     "algo.reward": text(None,

@@ -117,12 +117,14 @@ class StateFacts:
         contains all words of a statement or none.
       is_shallow: which words a shallow thought keeps.
       read: `(state, params) -> Int[W]`, the true value of every word, from 1.
+      num_predicted: words at the end that are about the state after the turn.
     """
 
     words: tuple[Choice, ...]
     statements: tuple[int, ...]
     is_shallow: tuple[bool, ...]
     read: Callable[[EnvState, EnvParams], Int[Array, " W"]]
+    num_predicted: int = 0
 
 
 # The facts of demonstrators that never think.

@@ -144,11 +144,12 @@ def _bonus(leaves: Leaves) -> Iterator[str]:
             f"and bonus.max_tokens = {high}; use 1 <= min <= max <= "
             f"rollout.max_reply_tokens = {longest}"
         )
-    if leaves["bonus.facts"] is not None and not leaves["prompt.thinking"]:
-        yield (
-            "bonus.facts reads thoughts, and prompt.thinking = False asks for none; "
-            "set bonus.facts to None or prompt.thinking to True"
-        )
+    for key in ("bonus.facts", "bonus.prediction"):
+        if leaves[key] is not None and not leaves["prompt.thinking"]:
+            yield (
+                f"{key} reads thoughts, and prompt.thinking = False asks for none; "
+                f"set {key} to None or prompt.thinking to True"
+            )
 
 
 def _pass_at(leaves: Leaves) -> Iterator[str]:

@@ -62,6 +62,17 @@ PLAY_METRICS = (
         cure="rises while success rises: the policy no longer reads its thoughts; "
         "`bonus.facts` pays for true statements",
     ),
+    _play(
+        "misprediction_rate",
+        "false predictions in thoughts",
+        "share of predicted coordinates",
+        "share of the places that thoughts state a second time (where player, box, "
+        "target or goal are to be after the turn) that are wrong",
+        kind="share",
+        healthy="falls, or stays low",
+        cure="rises: the policy no longer foresees what its actions do; "
+        "`bonus.prediction` pays for right predictions",
+    ),
 )
 
 _plane = functools.partial(Metric, section="plane")

@@ -44,8 +44,9 @@ def make_play_quality(
     `optimal_action_share`: share of the executed actions after which best play expects
     as much as before; those made when nothing could be won any more do not count.
     `hallucination_rate`: share of the landmarks' places stated in thoughts that are
-    wrong; left out without thoughts or landmarks. A share of an empty set is left out
-    too.
+    wrong; `misprediction_rate`: of the places stated a second time, where landmarks are
+    to be after the turn. Both are left out without thoughts or landmarks. A share of an
+    empty set is left out too.
     """
     look = jax.jit(functools.partial(_look, env, params, max_reply_tokens))
 
@@ -69,8 +70,7 @@ def make_play_quality(
             "optimal_action_share": (is_optimal, is_choice),
         }
         if statements is not None:
-            is_wrong, is_stated = statements
-            shares["hallucination_rate"] = (is_wrong, is_stated)
+            shares["hallucination_rate"], shares["misprediction_rate"] = statements
         return {
             name: float(np.mean(np.asarray(values)[mask], dtype=np.float64))
             for name, (values, mask) in shares.items()
@@ -107,22 +107,31 @@ def _look(
     trajectory: Trajectory,
     reader: FactReader | None,
 ):
-    """States before every action; which statements are wrong, and which were made."""
-    states, _ = replay(env, params, trajectory)
+    """States before every action; which statements are wrong, and which were made.
+
+    Statements about the states before and after each turn.
+    """
+    states, last = replay(env, params, trajectory)
     if reader is None:
         return states, None
     turns = trajectory.turns
     size = max_reply_tokens
     padded = jnp.pad(trajectory.tokens, [(0, 0), (0, size)])
 
-    def check(tokens, state, start, length) -> tuple[Array, Array]:
+    def check(tokens, both, start, length) -> list[tuple[Array, Array]]:
         reply = jax.lax.dynamic_slice(tokens, (start,), (size,))
-        stated = reader.read(reply, length)
-        board = env.observe(None, state, None, params)
-        is_wrong = stated.is_stated & ~is_there(board, env.landmarks, stated)
-        return is_wrong, stated.is_stated
+        checked = []
+        for state, stated in zip(both, reader.read(reply, length), strict=True):
+            board = env.observe(None, state, None, params)
+            is_wrong = stated.is_stated & ~is_there(board, env.landmarks, stated)
+            checked.append((is_wrong, stated.is_stated))
+        return checked
 
     by_turn = jax.vmap(jax.vmap(check, (None, 0, 0, 0)))
     before = jax.tree.map(lambda x: x[:, :, 0], states)
+    # A turn ends where the next one begins.
+    after = jax.tree.map(
+        lambda x, end: jnp.concatenate([x[:, 1:], end[:, None]], axis=1), before, last
+    )
     length = jnp.where(turns.played, turns.reply_length, 0)
-    return states, by_turn(padded, before, turns.reply_start, length)
+    return states, by_turn(padded, (before, after), turns.reply_start, length)

@@ -37,11 +37,14 @@ class Written:
       parsed: result of the parser.
       is_true: the thought names a cell for the landmark, and the landmark is there;
         None where thoughts are not read.
+      is_foreseen: it names one a second time, and the landmark is there after the
+        turn; None, too.
     """
 
     reply: Reply
     parsed: ParsedAnswer
     is_true: Bool[Array, "B M"] | None
+    is_foreseen: Bool[Array, "B M"] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,15 +83,15 @@ class BonusSum:
         self,
         params: EnvParams,
         reader: FactReader,
-        states: EnvState,
+        states: tuple[EnvState, EnvState],
         reply: Reply,
         parsed: ParsedAnswer,
     ) -> Float[Array, " B"]:
-        settings, is_true = self.settings, None
-        if settings["facts"] is not None:
+        settings, are_right = self.settings, (None, None)
+        if reads_thoughts(settings):
             landmarks = landmarks_of(self.env)
-            is_true = _check_facts(self.env, params, landmarks, reader, states, reply)
-        written = Written(reply=reply, parsed=parsed, is_true=is_true)
+            are_right = _check_facts(self.env, params, landmarks, reader, states, reply)
+        written = Written(reply, parsed, *are_right)
         total = jnp.zeros(reply.length.shape)
         for name, entry in BONUSES.items():
             if settings[name] is not None:
@@ -116,10 +119,15 @@ def build_bonus(env: TextGame, **settings: float | int | str | None) -> BonusSum
             f"bonus lacks the keys {', '.join(sorted(missing))}, which the entries of "
             "BONUSES in ragen_jax/rollout/bonuses.py need; keep configs/base.py in step"
         )
-    if settings["facts"] is not None:
+    if reads_thoughts(settings):
         landmarks_of(env)
     is_paid = any(settings.get(name) is not None for name in (*BONUSES, "custom"))
     return BonusSum(env, settings) if is_paid else None
+
+
+def reads_thoughts(settings: Mapping[str, Any]) -> bool:
+    """Whether an entry with a weight needs the places that thoughts state."""
+    return any(settings[name] is not None for name in ("facts", "prediction"))
 
 
 def format_kept(written: Written) -> Float[Array, " B"]:
@@ -140,18 +148,29 @@ def facts_stated(written: Written) -> Float[Array, " B"]:
     return jnp.mean(written.is_true, axis=1, dtype=jnp.float32)
 
 
+def next_facts_stated(written: Written) -> Float[Array, " B"]:
+    """Share of the landmarks that the thought places where they are after the turn.
+
+    The reward for transition modelling of arXiv 2510.16907, with the board as judge.
+    """
+    return jnp.mean(written.is_foreseen, axis=1, dtype=jnp.float32)
+
+
 def _check_facts(
     env: TextEnvironment,
     params: EnvParams,
     landmarks: tuple[Landmark, ...],
     reader: FactReader,
-    states: EnvState,
+    states: tuple[EnvState, EnvState],
     reply: Reply,
-) -> Bool[Array, "B M"]:
+) -> tuple[Bool[Array, "B M"], Bool[Array, "B M"]]:
+    """Which statements about the states before and after the turn are right."""
 
-    def check(state, tokens, length) -> Bool[Array, " M"]:
-        board = env.observe(None, state, None, params)
-        return is_there(board, landmarks, reader.read(tokens, length))
+    def check(states, tokens, length) -> tuple[Bool[Array, " M"], ...]:
+        stated = reader.read(tokens, length)
+        boards = [env.observe(None, state, None, params) for state in states]
+        pairs = zip(boards, stated, strict=True)
+        return tuple(is_there(board, landmarks, some) for board, some in pairs)
 
     return jax.vmap(check)(states, reply.tokens, reply.length)
 
@@ -160,6 +179,7 @@ BONUSES = {
     "format": format_kept,
     "length": length_in_band,
     "facts": facts_stated,
+    "prediction": next_facts_stated,
 }
 # Users' functions only.
 CUSTOM_BONUSES = Table({}, data=("written",), returns=Array)

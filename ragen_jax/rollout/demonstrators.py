@@ -12,6 +12,8 @@ A demonstrator is a share of the episodes, a style of thought and a noise:
                 row 1, column 2, the box in row 2, column 3, the target in row 3, column
                 4; "Rocket" is the arm that sounds risky
     misreading  looks like reading, but all places and names are made up
+    predicting  reading, and then the same once more for the end of the turn, as the
+                player imagines it: "P12X23O34P13X23O34"
 
 The noise is the chance that an action is drawn at random instead of taken from the
 solver, and that a turn stops early at random. A mixture of such players starts a model
@@ -46,8 +48,8 @@ from ragen_jax.types import Reply, TokenSpan
 
 # Between the thought and the first action; the thought's opening tag is the template's.
 ANSWER_BEGIN = "</think><answer>"
-THOUGHTS = ("none", "shallow", "reading", "misreading")
-NONE, SHALLOW, READING, MISREADING = range(len(THOUGHTS))
+THOUGHTS = ("none", "shallow", "reading", "misreading", "predicting")
+NONE, SHALLOW, READING, MISREADING, PREDICTING = range(len(THOUGHTS))
 # Planning looks no further than one action at a time, so the solver's own plans of a
 # turn need not be enumerated.
 ONE_ACTION = PlayBudget(1, 1, 1)
@@ -69,6 +71,17 @@ class Mixture:
     thoughts: Int[Array, " M"]
     noise: Float[Array, " M"]
     redraw: Float[Array, ""]
+
+
+def with_predictions(facts: StateFacts) -> StateFacts:
+    """Facts that are stated twice, of the states before and after a turn."""
+    return dataclasses.replace(
+        facts,
+        words=facts.words * 2,
+        statements=facts.statements * 2,
+        is_shallow=(*facts.is_shallow, *(False for _ in facts.words)),
+        num_predicted=len(facts.words),
+    )
 
 
 def reply_template(
@@ -178,8 +191,11 @@ def build_responder(
             player=zeros, actions_left=zeros + budget.max_actions_per_episode
         )
 
-    def write(key, state, written, count, thought) -> TokenSpan:
-        words = write_thought(key, facts, facts.read(state, env_params), thought)
+    def write(key, state, after, written, count, thought) -> TokenSpan:
+        words = facts.read(state, env_params)
+        if facts.num_predicted:
+            words = jnp.concatenate([words, facts.read(after, env_params)])
+        words = write_thought(key, facts, words, thought)
         return replies.tokens(reply_fields(facts, words, written, count))
 
     def reply(players, starts, states, keys, turn, is_active):
@@ -188,7 +204,7 @@ def build_responder(
         player = jax.vmap(_next_player, (0, None, 0, None))(
             draw_keys, mixture, players.player, turn
         )
-        _, written, count = plan_turn(
+        plan = plan_turn(
             plan_keys,
             env,
             env_params,
@@ -199,8 +215,9 @@ def build_responder(
             discount=discount,
         )
         thoughts = mixture.thoughts[player]
-        span = jax.vmap(write)(thought_keys, states, written, count, thoughts)
-        players = _Players(player, players.actions_left - count)
+        planned = plan.after, plan.written, plan.count
+        span = jax.vmap(write)(thought_keys, states, *planned, thoughts)
+        players = _Players(player, players.actions_left - plan.count)
         return players, _as_reply(span, is_active, max_reply_tokens)
 
     return Responder(init=init, observe=_read_nothing, reply=reply)
@@ -213,8 +230,29 @@ def write_thought(
     sizes = jnp.array([len(word.options) - 1 for word in facts.words], jnp.int32)
     made_up = 1 + jax.random.randint(key, true_words.shape, 0, sizes)
     shallow = jnp.where(jnp.array(facts.is_shallow, bool), true_words, 0)
-    styles = jnp.stack([jnp.zeros_like(true_words), shallow, true_words, made_up])
-    return styles[thought]
+    is_predicted = jnp.arange(len(sizes)) >= len(sizes) - facts.num_predicted
+    read, misread = (
+        jnp.where(is_predicted, 0, words) for words in (true_words, made_up)
+    )
+    nothing = jnp.zeros_like(true_words)
+    return jnp.stack([nothing, shallow, read, misread, true_words])[thought]
+
+
+@struct.dataclass
+class Plan:
+    """What a player does in a turn. Axis `A`: actions.
+
+    Attributes:
+      actions: to be taken.
+      written: how each is written (`TextEnvironment.action_fields`).
+      count: how many of them count.
+      after: the state that the player imagines at the end.
+    """
+
+    actions: Int[Array, "B A"]
+    written: dict[str, Int[Array, "B A"]]
+    count: Int[Array, " B"]
+    after: EnvState
 
 
 def plan_turn(
@@ -227,12 +265,8 @@ def plan_turn(
     noise: Float[Array, " B"],
     max_actions: int,
     discount: float,
-) -> tuple[Int[Array, "B A"], dict[str, Int[Array, "B A"]], Int[Array, " B"]]:
+) -> Plan:
     """One turn's actions, chosen without seeing where they lead.
-
-    Returns:
-      The actions, how each is written (`TextEnvironment.action_fields`), and how many
-      of them count.
 
     The player imagines each next state under `params` and asks the solver there. A turn
     ends early where the imagined game does. Where the solver knows no way to win, the
@@ -241,28 +275,33 @@ def plan_turn(
     best_of = jax.vmap(_noisy_choice)
     step = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))
     write = jax.vmap(env.action_fields, in_axes=(0, 0, None))
+    last_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, max_actions)
+    limits = jax.vmap(_noisy_limit, (0, 0, None))(last_keys, noise, max_actions)
 
     def act(carry, i):
-        states, is_over, count = carry
+        states, is_over, count, after = carry
         turn_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
         choice_keys, step_keys = _split_rows(turn_keys, 2)
         solution = env.solve(states, params, budget=ONE_ACTION, discount=discount)
         actions = best_of(choice_keys, solution.action_values, noise)
         written = write(actions, states, params)
         _, next_states, _, terminated, _ = step(step_keys, states, actions, params)
-        counts = ~is_over & (i < actions_left)
+        counts = ~is_over & (i < actions_left) & (i < limits)
+        after = jax.vmap(_choose)(counts, next_states, after)
         truncated = jax.vmap(env.is_truncated, in_axes=(0, None))(next_states, params)
         is_over = is_over | terminated | truncated
         count = count + counts.astype(jnp.int32)
-        return (next_states, is_over, count), (actions, written)
+        return (next_states, is_over, count, after), (actions, written)
 
     none_over = jnp.zeros(actions_left.shape, bool)
-    start = (states, none_over, jnp.zeros_like(actions_left))
-    (_, _, count), chosen = jax.lax.scan(act, start, jnp.arange(max_actions))
+    start = (states, none_over, jnp.zeros_like(actions_left), states)
+    (_, _, count, after), chosen = jax.lax.scan(act, start, jnp.arange(max_actions))
     actions, written = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), chosen)
-    last_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, max_actions)
-    limits = jax.vmap(_noisy_limit, (0, 0, None))(last_keys, noise, max_actions)
-    return actions, written, jnp.minimum(count, limits)
+    return Plan(actions, written, count, after)
+
+
+def _choose(condition: Bool[Array, ""], new: EnvState, old: EnvState) -> EnvState:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)
 
 
 def reply_fields(

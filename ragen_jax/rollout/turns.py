@@ -96,21 +96,21 @@ class Play:
 
 @struct.dataclass
 class ParsedReply:
-    """Replies without their tokens: the game's view of them.
+    """Replies as the game sees them.
 
     Attributes:
       parsed: actions listed by the reply.
       length: tokens of the reply.
       is_cut: the length limit ended the reply.
       lacks_end: the reply has no end-of-turn token.
-      bonus: reward for the form of the reply.
+      reply: its tokens, for a bonus; None: it is text, and no bonus is paid.
     """
 
     parsed: ParsedAnswer
     length: Int[Array, " B"]
     is_cut: Bool[Array, " B"]
     lacks_end: Bool[Array, " B"]
-    bonus: Float[Array, " B"]
+    reply: Reply | None = None
 
 
 @struct.dataclass
@@ -255,7 +255,7 @@ def act(
         is_cut=reply.is_cut,
         # Cut by the limit, or ended with another stop token or with `</answer>`.
         lacks_end=last_tokens != context.dialogue.stop_token,
-        bonus=_bonus(context, play, reply, parsed),
+        reply=reply,
     )
     # Before the reply is appended: the record reads off where the reply starts.
     after = run_turn(context, play, turn, answer, step)
@@ -281,7 +281,7 @@ def run_turn(
 ) -> Play:
     """The game's part of a turn: run the actions of the answers and record the turn.
 
-    Reads the game and the rules of `context`, and no tokens.
+    Reads the game and the rules of `context`; tokens for a bonus only.
     """
     parsed = answer.parsed
     # A row that has ended runs nothing, and keeps its state.
@@ -294,7 +294,7 @@ def run_turn(
         reward=outcome.reward,
         # Once per turn, for any number of unknown names.
         penalty=jnp.where(was_invalid | outcome.has_unknown, penalty, 0.0),
-        bonus=answer.bonus,
+        bonus=_bonus(context, (play.states, states), answer),
         reply_start=play.transcript.lengths,
         reply_length=answer.length,
         reply_is_cut=answer.is_cut,
@@ -344,12 +344,13 @@ def to_trajectory(
 
 
 def _bonus(
-    context: RolloutContext, play: Play, reply: Reply, parsed: ParsedAnswer
+    context: RolloutContext, states: tuple[EnvState, EnvState], answer: ParsedReply
 ) -> Float[Array, " B"]:
-    if context.rules.bonus is None:
-        return jnp.zeros(reply.length.shape)
-    arguments = context.dialogue.facts, play.states, reply, parsed
-    return context.rules.bonus(context.env_params, *arguments)
+    """Rewards for how replies are written; `states` are those before and after."""
+    if context.rules.bonus is None or answer.reply is None:
+        return jnp.zeros(answer.length.shape)
+    written = context.dialogue.facts, states, answer.reply, answer.parsed
+    return context.rules.bonus(context.env_params, *written)
 
 
 def _game_fields(context: RolloutContext, play: Play) -> dict[str, Array]:

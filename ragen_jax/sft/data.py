@@ -26,11 +26,13 @@ from ragen_jax.models.config import ModelConfig
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     NONE,
+    PREDICTING,
     THOUGHTS,
     Mixture,
     build_responder,
     compile_replies,
     reply_template,
+    with_predictions,
 )
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import EpisodeLimits
@@ -207,7 +209,10 @@ def _budget(section: ConfigDict) -> PlayBudget:
 
 def _facts(config: ConfigDict, env: TextGame) -> StateFacts:
     thoughts = {spec.thought for spec in config.demonstrators.values()}
-    return NO_FACTS if thoughts <= {THOUGHTS[NONE]} else env.facts()
+    if thoughts <= {THOUGHTS[NONE]}:
+        return NO_FACTS
+    facts = env.facts()
+    return with_predictions(facts) if THOUGHTS[PREDICTING] in thoughts else facts
 
 
 def build_mixtures(

@@ -16,7 +16,7 @@ from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.models.vision_config import BoardPictures, HostImages, ShownPictures
 from ragen_jax.registry.functions import bind
-from ragen_jax.rollout.bonuses import build_bonus
+from ragen_jax.rollout.bonuses import build_bonus, reads_thoughts
 from ragen_jax.rollout.collect import Collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
 from ragen_jax.rollout.numbers import SAMPLING
@@ -108,7 +108,7 @@ def make_task(
         texts = dialogue.picture.texts_of_ids()
         tokenizer = dataclasses.replace(tokenizer, picture_texts=texts)
     if bonus is not None:
-        if bonus["facts"] is not None:
+        if reads_thoughts(bonus):
             dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
         rules = dataclasses.replace(rules, bonus=build_bonus(env, **bonus))
     return dataclasses.replace(

@@ -3,7 +3,8 @@
 In: the token ids of a reply. Out: the length of its thought, and the positions of
 landmarks ("player at (1, 2)") that it states. A statement is a landmark's name, a short
 gap, a row, a short gap and a column; or a name with two or four digits directly after
-it. Everything is done on sets of bits (`byte_strings`), one bit per byte of the text.
+it. The first one about a landmark says where it is, the second one where it will be.
+Everything is done on sets of bits (`byte_strings`), one bit per byte of the text.
 """
 
 import functools
@@ -56,8 +57,10 @@ class FactReader:
     token_lengths: Int[Array, " V+1"]
     names: tuple[tuple[bytes, ...], ...] = struct.field(pytree_node=False)
 
-    def read(self, tokens: Int[Array, " R"], length: Int[Array, ""]) -> Statements:
-        """Statements of one reply; `vmap` it over rows.
+    def read(
+        self, tokens: Int[Array, " R"], length: Int[Array, ""]
+    ) -> tuple[Statements, Statements]:
+        """The first and the second statements of one reply; `vmap` it over rows.
 
         Args:
           tokens: ids; those outside the tokenizer's vocabulary count as empty.
@@ -67,7 +70,7 @@ class FactReader:
             self.token_bytes, self.token_lengths, tokens, length, tail=self._tail
         )
         marks = _mark(text, text.shape[0] - self._tail, self.names)
-        statements = [_first_statement(text, marks, i) for i in range(len(self.names))]
+        statements = [_two_statements(text, marks, i) for i in range(len(self.names))]
         return jax.tree.map(lambda *x: jnp.stack(x), *statements)
 
     @property
@@ -156,8 +159,24 @@ def _mark(
     )
 
 
-def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Statements:
-    """The first statement about one landmark in one row."""
+def _two_statements(
+    text: UInt8[Array, " Y"], marks: _Marks, index: int
+) -> tuple[Statements, Statements]:
+    """The first two statements about one landmark in one row."""
+    inside = byte_strings.below(marks.thought_end, marks.digits.shape[0])
+    _, both = lax.scan(
+        lambda starts, _: _next_statement(text, marks, index, starts),
+        marks.starts[index] & inside,
+        length=2,
+    )
+    first, second = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
+    return first, second
+
+
+def _next_statement(
+    text: UInt8[Array, " Y"], marks: _Marks, index: int, starts: UInt32[Array, " W"]
+) -> tuple[UInt32[Array, " W"], Statements]:
+    """The first statement that begins with one of these names, and the names after."""
 
     def goes_on(carry):
         left, statement = carry
@@ -172,12 +191,9 @@ def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Sta
 
     zero = jnp.int32(0)
     nothing = Statements(is_stated=jnp.bool_(False), row=zero, col=zero)
-    inside = byte_strings.below(marks.thought_end, marks.digits.shape[0])
-    _, statement = lax.while_loop(
-        goes_on, look, (marks.starts[index] & inside, nothing)
-    )
+    left, statement = lax.while_loop(goes_on, look, (starts, nothing))
     keep = statement.is_stated
-    return Statements(
+    return left, Statements(
         is_stated=keep,
         row=jnp.where(keep, statement.row, 0),
         col=jnp.where(keep, statement.col, 0),

@@ -13,13 +13,16 @@ import envs
 from envs.base import NEVER, PlayBudget
 from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.program.build import POCKET, thought_reader
+from ragen_jax.rollout.bonuses import BONUSES, build_bonus
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     MISREADING,
+    PREDICTING,
     READING,
     Mixture,
     build_responder,
     compile_replies,
+    with_predictions,
 )
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import EpisodeLimits
@@ -32,22 +35,23 @@ REPLY_TOKENS = 24
 # Slips are seen before the next action.
 BUDGETS = {"sokoban": (3, 4, 10), "frozen_lake": (10, 1, 10), "bandit": (1, 1, 1)}
 NUM_LEVELS, ROWS_PER_LEVEL = 8, 2
+PAID = dict.fromkeys((*BONUSES, "min_tokens", "max_tokens")) | {"prediction": 1.0}
 
 
 @functools.cache
-def game(name) -> Task:
+def game(name, reply_tokens=REPLY_TOKENS) -> Task:
     env, tokenizer = envs.make(name), load_tokenizer(POCKET)
     budget = PlayBudget(*BUDGETS[name])
     dialogue = build_dialogue(
         env,
         tokenizer,
         budget=budget,
-        max_reply_tokens=REPLY_TOKENS,
+        max_reply_tokens=reply_tokens,
         style="terse",
         tokenization="symbols",
         length_hint_words=100,
     )
-    rules = EpisodeLimits(budget, REPLY_TOKENS)
+    rules = EpisodeLimits(budget, reply_tokens)
     return Task(name, env, env.default_params, rules, tokenizer, dialogue)
 
 
@@ -60,9 +64,11 @@ def play(name, thoughts, noise):
 @functools.cache
 def _player(name):
     one = game(name)
-    keys = rollout_keys(jax.random.key(5), NUM_LEVELS, ROWS_PER_LEVEL)
+    return _player_of(one, one.env.facts())
 
-    facts = one.env.facts()
+
+def _player_of(one, facts):
+    keys = rollout_keys(jax.random.key(5), NUM_LEVELS, ROWS_PER_LEVEL)
     replies = compile_replies(
         one.env, one.tokenizer, facts, one.rules.budget, tokenization="symbols"
     )
@@ -122,6 +128,35 @@ def test_the_solver_plays_optimally(name):
     assert worse["solved_of_solvable"] < best["solved_of_solvable"]
     assert ("hallucination_rate" in worse) == (name != "bandit")
     assert worse.get("hallucination_rate", 1.0) > 0.5
+    # Nobody has said where anything will be.
+    assert "misprediction_rate" not in best.keys() | worse.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["frozen_lake", "sokoban"])
+def test_predictions_are_paid_and_measured(name):
+    """Of demonstrators who imagine a turn without slips."""
+    one = game(name, 36)
+    dialogue = one.dialogue.replace(facts=thought_reader(one))
+    rules = dataclasses.replace(one.rules, bonus=build_bonus(one.env, **PAID))
+    one = dataclasses.replace(one, dialogue=dialogue, rules=rules)
+    player = _player_of(one, with_predictions(one.env.facts()))
+    rollout = player(jnp.array([PREDICTING]), jnp.array([0.0]))
+    bonus = np.asarray(rollout.turns.bonus)[np.asarray(rollout.turns.played)]
+    found = measure_of(one)(rollout, ROWS_PER_LEVEL)
+    assert found["hallucination_rate"] == 0
+    assert 1 - bonus.mean() == pytest.approx(found["misprediction_rate"], abs=1e-6)
+    if name == "sokoban":
+        assert found["misprediction_rate"] == 0
+    else:
+        # The player slips, and the goal stays.
+        assert 0.1 < found["misprediction_rate"] < 0.5
+    # The others of the mixture predict nothing.
+    rollout = player(jnp.array([READING]), jnp.array([0.0]))
+    found = measure_of(one)(rollout, ROWS_PER_LEVEL)
+    assert found["hallucination_rate"] == 0
+    assert "misprediction_rate" not in found
+    assert not np.asarray(rollout.turns.bonus).any()
 
 
 @pytest.mark.slow

@@ -135,7 +135,8 @@ ELSEWHERE = {
     ),
     "tests/rollout/test_sampling.py": "rollout.top_k rollout.top_p",
     "tests/rollout/test_bonuses.py": (
-        "bonus.format bonus.length bonus.facts bonus.min_tokens bonus.max_tokens"
+        "bonus.format bonus.length bonus.facts bonus.prediction bonus.min_tokens "
+        "bonus.max_tokens"
     ),
     "tests/rollout/test_parts.py": "rollout.part_rows",
     "tests/program/test_prefetch.py": "rollout.ahead rollout.devices",

@@ -1,7 +1,8 @@
 """What a thought states, as one would read it on the host: regexes over bytes."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 AT_ONCE = re.compile(rb"([0-9]+)")
 PROSE = re.compile(
@@ -21,18 +22,22 @@ def _pattern(symbol: str, words: Sequence[str]) -> bytes:
 
 
 def read_facts(
-    reply: bytes, names: Sequence[tuple[str, Sequence[str]]]
+    reply: bytes, names: Sequence[tuple[str, Sequence[str]]], number: int = 0
 ) -> list[tuple[int, int] | None]:
-    """The cell stated for each landmark, None where there is none."""
+    """The cell stated for each landmark, None where there is none.
+
+    The first one stated, or that of another number.
+    """
     thought, found, _ = reply.partition(b"</think>")
     if not found:
         return [None] * len(names)
     patterns = [_pattern(symbol, words) for symbol, words in names]
     any_name = re.compile(b"|".join(patterns))
-    return [_first(thought, re.compile(p), any_name) for p in patterns]
+    stated = (_stated(thought, re.compile(p), any_name) for p in patterns)
+    return [next(itertools.islice(cells, number, None), None) for cells in stated]
 
 
-def _first(thought: bytes, pattern, any_name) -> tuple[int, int] | None:
+def _stated(thought: bytes, pattern, any_name) -> Iterator[tuple[int, int]]:
     for match in pattern.finditer(thought):
         end = match.end()
         run_concurrently = AT_ONCE.match(thought, end)
@@ -40,9 +45,8 @@ def _first(thought: bytes, pattern, any_name) -> tuple[int, int] | None:
             digits = run_concurrently.group(1)
             if len(digits) in (2, 4):
                 half = len(digits) // 2
-                return int(digits[:half]), int(digits[half:])
+                yield int(digits[:half]), int(digits[half:])
             continue
         prose = PROSE.match(thought, end)
         if prose and not any_name.search(thought, end, prose.start(2)):
-            return int(prose.group(1)), int(prose.group(2))
-    return None
+            yield int(prose.group(1)), int(prose.group(2))

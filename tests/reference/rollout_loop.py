@@ -50,7 +50,8 @@ class RolloutLoop:
         """The last two are slow, too.
 
         `write_window(told) -> pieces`: see `windows_oracle`; None: no windows.
-        `bonus(reply, has_format, num_tokens, board) -> float`; None: none.
+        `bonus(reply, has_format, num_tokens, boards) -> float`, the boards before and
+        after the turn; None: none.
         """
         self.env, self.env_params, self.policy = env, env_params, policy
         self.dialogue, self.tokenizer = dialogue, tokenizer
@@ -201,10 +202,7 @@ class RolloutLoop:
         seen = state_hash_oracle.hash_fields(
             jax.device_get(self._fields(row.state, self.env_params))
         )
-        bonus = 0.0
-        if self.bonus is not None:
-            board = self.env.observe(None, row.state, None, self.env_params)
-            bonus = self.bonus(written, has_format, len(row.reply), np.asarray(board))
+        before, bonus = row.state, 0.0
         actions, effective, reward = [], 0, np.float32(0)
         for action in valid[: row.actions_left]:
             key = jax.random.fold_in(noise_key, len(actions))
@@ -217,6 +215,12 @@ class RolloutLoop:
             row.is_over = bool(self._is_over(row.state))
             if row.is_over:
                 break
+        if self.bonus is not None:
+            boards = [
+                np.asarray(self.env.observe(None, state, None, self.env_params))
+                for state in (before, row.state)
+            ]
+            bonus = self.bonus(written, has_format, len(row.reply), boards)
         is_punished = not valid or len(valid) < len(names)
         room = self.budget.max_actions_per_turn - len(actions)
         row.turns[turn] = {

@@ -24,7 +24,14 @@ from tests.reference.rollout_loop import RolloutLoop
 from tests.rollout import players
 
 OFF = dict.fromkeys((*BONUSES, "min_tokens", "max_tokens"))
-ALL = {"format": 0.5, "length": -0.25, "facts": 1.0, "min_tokens": 6, "max_tokens": 17}
+ALL = {
+    "format": 0.5,
+    "length": -0.25,
+    "facts": 1.0,
+    "prediction": 0.3,
+    "min_tokens": 6,
+    "max_tokens": 17,
+}
 KEYS = rollout_keys(jax.random.key(3), 4, 2)
 
 
@@ -58,16 +65,19 @@ def slow_bonus(env):
     landmarks = env.landmarks
     names = [(env.symbols[one.symbol], one.words) for one in landmarks]
 
-    def bonus(reply, has_format, num_tokens, board):
-        true = 0
-        for landmark, cell in zip(landmarks, read_facts(reply, names), strict=True):
-            if cell and cell[0] < board.shape[0] and cell[1] < board.shape[1]:
-                true += board[cell] in landmark.shown_as
+    def bonus(reply, has_format, num_tokens, boards):
+        true = [0, 0]
+        for i, board in enumerate(boards):
+            stated = read_facts(reply, names, i)
+            for landmark, cell in zip(landmarks, stated, strict=True):
+                if cell and cell[0] < board.shape[0] and cell[1] < board.shape[1]:
+                    true[i] += board[cell] in landmark.shown_as
         in_band = ALL["min_tokens"] <= num_tokens <= ALL["max_tokens"]
         return (
             ALL["format"] * has_format
             + ALL["length"] * in_band
-            + ALL["facts"] * true / len(landmarks)
+            + ALL["facts"] * true[0] / len(landmarks)
+            + ALL["prediction"] * true[1] / len(landmarks)
         )
 
     return bonus
@@ -127,7 +137,7 @@ def written(**changes):
         names=zeros, num_names=length, num_listed=length, has_format=has_format
     )
     is_true = jnp.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 1]]) > 0
-    return Written(reply=reply, parsed=parsed, is_true=is_true).replace(**changes)
+    return Written(reply, parsed, is_true, is_foreseen=~is_true).replace(**changes)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +148,7 @@ def written(**changes):
         ("length", {"min_tokens": 6, "max_tokens": 10}, [0, 0, 1, 1, 1]),
         ("length", {"min_tokens": 5, "max_tokens": 5}, [0, 1, 0, 0, 0]),
         ("facts", {}, [1, 0.5, 0, 0.5, 1]),
+        ("prediction", {}, [0, 0.5, 1, 0.5, 0]),
     ],
 )
 def test_entries(name, options, expected):
@@ -169,6 +180,8 @@ def test_what_cannot_be_paid_is_refused():
         ValueError, match=r"Bandit has no landmarks.*bonus.facts to None"
     ):
         build_bonus(bandit, **OFF | {"facts": 1.0})
+    with pytest.raises(ValueError, match=r"Bandit has no landmarks"):
+        build_bonus(bandit, **OFF | {"prediction": 1.0})
     with pytest.raises(ValueError, match=r"keep configs/base.py in step"):
         build_bonus(sokoban, format=1.0)
     assert build_bonus(bandit, **OFF) is None

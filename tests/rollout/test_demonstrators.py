@@ -130,7 +130,8 @@ def sokoban_plan():
 
 def test_without_noise_a_plan_is_the_start_of_a_shortest_solution(sokoban_plan):
     env, states, plan = sokoban_plan
-    actions, _, count = plan(0.0, 10)
+    planned = plan(0.0, 10)
+    actions, count = planned.actions, planned.count
     distance = env.shortest_solution_length(states)
     np.testing.assert_array_equal(count, jnp.minimum(distance, 4))
     key = jax.random.key(0)
@@ -138,19 +139,24 @@ def test_without_noise_a_plan_is_the_start_of_a_shortest_solution(sokoban_plan):
         state = take(states, i)
         for action in actions[i, : int(count[i])]:
             _, state, _, _, _ = env.step_env(key, state, action, env.default_params)
+        for x, y in zip(
+            jax.tree.leaves(state), jax.tree.leaves(take(planned.after, i)), strict=True
+        ):
+            np.testing.assert_array_equal(x, y)
         left = env.shortest_solution_length(jax.tree.map(lambda x: x[None], state))
         assert int(left[0]) == int(distance[i]) - int(count[i])
 
 
 def test_a_plan_fits_the_actions_left(sokoban_plan):
     _, _, plan = sokoban_plan
-    assert int(plan(0.0, 2)[2].max()) == 2
-    assert int(plan(1.0, 3)[2].max()) == 3
+    assert int(plan(0.0, 2).count.max()) == 2
+    assert int(plan(1.0, 3).count.max()) == 3
 
 
 def test_noise_makes_actions_and_lengths_random(sokoban_plan):
     _, _, plan = sokoban_plan
-    actions, _, count = plan(1.0, 10)
+    planned = plan(1.0, 10)
+    actions, count = planned.actions, planned.count
     # 256 uniform draws of 4: a share outside this range is 5 sigma away.
     shares = np.bincount(np.asarray(actions).reshape(-1), minlength=4) / actions.size
     assert shares.min() > 0.11

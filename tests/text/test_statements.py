@@ -1,5 +1,6 @@
 """The device's reading of thoughts against regexes, on tidy and on hostile ones."""
 
+import itertools
 import random
 
 import jax
@@ -41,17 +42,17 @@ def read_rows(reader, tokens, lengths):
 
 
 def assert_agrees(reader, rows) -> int:
-    """Compares every statement with the oracle; returns how many there were."""
+    """Compares every statement with the oracle; returns how many were the first."""
     tokens, lengths = test_answers.pad(rows, MAX_TOKENS)
-    got = jax.device_get(read_rows(reader, tokens, lengths))
+    both = jax.device_get(read_rows(reader, tokens, lengths))
     spelled = test_answers.VOCABULARY.token_bytes
-    for i, row in enumerate(rows):
+    for (i, row), (number, got) in itertools.product(enumerate(rows), enumerate(both)):
         reply = b"".join(spelled[token] for token in row[:MAX_TOKENS])
-        for j, expected in enumerate(read_facts(reply, NAMES)):
-            assert got.is_stated[i, j] == (expected is not None), (reply, j)
+        for j, expected in enumerate(read_facts(reply, NAMES, number)):
+            assert got.is_stated[i, j] == (expected is not None), (reply, number, j)
             cell = (got.row[i, j], got.col[i, j])
-            assert cell == (expected or (0, 0)), (reply, j)
-    return int(got.is_stated.sum())
+            assert cell == (expected or (0, 0)), (reply, number, j)
+    return int(both[0].is_stated.sum())
 
 
 def test_hostile_thoughts_are_read_as_the_regexes_read_them(reader):
@@ -94,6 +95,24 @@ def test_cases(reader, thought, expected):
     assert assert_agrees(reader, [tokens] * NUM_ROWS) == NUM_ROWS * sum(
         e is not None for e in expected
     )
+
+
+def test_the_second_statement_is_read_too(reader):
+    thoughts = (
+        b"P12X23P13X24</think>",
+        b"Box at (1, 2). The box, 34, then the box at (3, 4) and 5.</think>",
+        b"P12 P1 P34 P56</think>",
+        b"P12 P</think>P34",
+    )
+    rows = [test_answers.tokenize(x, random.Random(0)) for x in thoughts]
+    assert_agrees(reader, rows * (NUM_ROWS // len(rows)))
+    second = [read_facts(x, NAMES, 1) for x in thoughts]
+    assert second == [
+        [(1, 3), (2, 4), None],
+        [None, (3, 4), None],
+        [(3, 4), None, None],
+        [None] * 3,
+    ]
 
 
 def test_gaps_and_numbers_at_their_limits(reader):

@@ -174,7 +174,7 @@ class ChatGame:
         # One program a turn, since a server has many turns a second.
         @jax.jit
         def advance(play: Play, turn: Turn, parsed, length, is_cut, given):
-            reply = ParsedReply(parsed, length, is_cut, is_cut, jnp.zeros(1))
+            reply = ParsedReply(parsed, length, is_cut, is_cut)
             step = self._make_step(context, turn, given)
             play = run_turn(context, play, turn, reply, step)
             return play, look(play, turn + 1)
