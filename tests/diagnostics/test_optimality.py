@@ -151,6 +151,12 @@ def test_predictions_are_paid_and_measured(name):
     else:
         # The player slips, and the goal stays.
         assert 0.1 < found["misprediction_rate"] < 0.5
+    assert one.rules.bonus.numbers == {"prediction": 1.0}
+    thrice = one.rules.bonus.with_numbers({"prediction": jnp.float32(3)})
+    paid = dataclasses.replace(one, rules=dataclasses.replace(rules, bonus=thrice))
+    more = _player_of(paid, with_predictions(one.env.facts()))
+    more = more(jnp.array([PREDICTING]), jnp.array([0.0])).turns.bonus
+    np.testing.assert_allclose(more, 3 * rollout.turns.bonus, rtol=1e-6)
     # The others of the mixture predict nothing.
     rollout = player(jnp.array([READING]), jnp.array([0.0]))
     found = measure_of(one)(rollout, ROWS_PER_LEVEL)

@@ -63,7 +63,7 @@ ELSEWHERE = dict.fromkeys(
         "evaluation.temperature",
     ),
     "tests/program/test_one_rollout_program.py",
-)
+) | {"bonus.prediction": "tests/diagnostics/test_optimality.py"}
 
 
 @functools.cache

@@ -245,7 +245,9 @@ def test_adapters_of_text_and_tower_equal_the_merged_network():
 def test_the_code_of_the_page_gives_the_logits(tmp_path):
     page = pathlib.Path("docs/visual.md").read_text(encoding="utf-8")
     code: dict = {}
-    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], code)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = (block for block in blocks if "def next_token_logits" in block)
+    exec(block, code)
     config = read_config(hf_config("small"))
     params, tokens, pictures = random_params(config), make_rows(), make_pictures()
     save_checkpoint(tmp_path / "model", config, params)

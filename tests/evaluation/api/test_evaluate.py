@@ -38,6 +38,7 @@ NEED_TRAJECTORIES = {
     "excess_actions",
     "optimal_action_share",
     "hallucination_rate",
+    "misprediction_rate",
 }
 
 

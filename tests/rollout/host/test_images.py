@@ -1,6 +1,8 @@
 """Rollouts and updates of a network that sees the images of games in Python."""
 
 import contextlib
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -222,3 +224,14 @@ def test_a_run_trains_measures_and_is_evaluated(model, tmp_path):
     of_plan = [w for w in words[3:] if not w.startswith("--workdir")]
     done = commands.call(commands.command("plan", *of_plan))
     assert "of 4 tokens" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_game_of_the_page_keeps_the_contract(tmp_path, monkeypatch, capsys):
+    page = pathlib.Path("docs/visual.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = (block for block in blocks if "class Sides" in block)
+    (tmp_path / "my_sides.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    done = commands.call(commands.command("check", "my_sides:Sides"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "my_sides:Sides keeps the contract" in done.stdout
