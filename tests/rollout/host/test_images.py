@@ -12,6 +12,7 @@ import pytest
 from configs import world
 from ragen_jax.memory.plan import make_plan
 from ragen_jax.models.hf.weights import load_config
+from ragen_jax.models.vision_decoder import Sight, spread
 from ragen_jax.program.build import build_program
 from ragen_jax.tasks.build import build_collect
 from ragen_jax.text.tokenizer import load_tokenizer
@@ -107,6 +108,28 @@ def test_tokens_name_the_images_that_the_game_showed(model):
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_token_shows_the_image_that_it_names(model):
+    """As the same pixels do that are given beside anonymous tokens."""
+    program = build_program(tiny_config(model))
+    policy, picture = program.policy, program.task.dialogue.picture
+    params = program.play_params(program.state)
+    images = np.stack([Corners.image(side, 16) for side in range(4)])
+    shown = [2, 0, 3]
+    row = [5]
+    for number in shown:
+        row += [7, *picture.ids(number), 9]
+    tokens = np.array([row], np.int32)
+    is_part = tokens >= HOST_PICTURE_IDS
+    seen = spread(policy.see(params, images[shown])[None], is_part)
+    positions = np.arange(len(row), dtype=np.int32)[None]
+    anonymous = np.where(is_part, policy.config.image_token_id, tokens)
+    sight = Sight(seen, GRID)
+    expected, _ = policy.forward(params, anonymous, positions, None, sight)
+    seeing = policy.shown({0: jnp.asarray(images)})
+    found, _ = seeing.forward(params, tokens, positions, None)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
 def updated(program, rollout):
     state, _ = program.update(program.state, rollout, jax.random.key(1))[:2]
     return jax.device_get(state.params)
@@ -120,6 +143,11 @@ def test_an_update_learns_from_images(model):
     after = updated(program, rollout)
     moved = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), after, before)
     assert min(jax.tree.leaves(moved["visual"])) > 0
+    # Learned from other images it is another network.
+    blank = rollout.replace(images={0: jnp.zeros_like(rollout.images[0])})
+    others = updated(build_program(tiny_config(model, **settings)), blank)
+    gaps = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), after, others)
+    assert max(jax.tree.leaves(gaps["layers"])) > 1e-5
     shared = build_program(tiny_config(model, learner__share_prompts=True, **settings))
     with_prompts = updated(shared, rollout)
     for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(with_prompts), strict=True):
