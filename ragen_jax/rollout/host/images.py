@@ -62,11 +62,11 @@ class RolloutImages:
 
     def ids(self, file: str) -> list[int]:
         """The tokens of an image: those of an equal one, if there has been any."""
-        number = self._numbers.setdefault(file, len(self._numbers))
-        if number == len(self._numbers) - 1:
+        if file not in self._numbers:
+            number = self._numbers[file] = len(self._numbers)
             self._pixels[number] = _fit(read_png_base64(file), self._pixels.shape[1:3])
         begin, end = self._frame
-        return [begin, *self._picture.ids(number), end]
+        return [begin, *self._picture.ids(self._numbers[file]), end]
 
     def on_devices(self) -> Images:
         """All images so far, on every device of the rollout."""
