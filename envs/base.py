@@ -211,8 +211,9 @@ class TextGame:
           ValueError: the game defines none.
         """
         raise ValueError(
-            f"demonstrators cannot think about {type(self).__name__}: it defines no "
-            "facts; override its method `facts`, or set thoughts to 'none'"
+            f"demonstrators cannot think about {self.name}: it defines no facts; give "
+            "the class of an array game the method `facts`, or set the `thought` of "
+            "demonstrators to 'none'"
         )
 
 

@@ -530,13 +530,14 @@ def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
         if match and match.group(2) is None and _needs_value(match.group(1), following):
             raise ValueError(f"{word} has no value; write {word}=VALUE")
     is_configured = any(re.match(r"--?config(=|$)", word) for word in argv)
-    if "config" in flags.FLAGS and not is_configured:
+    takes_config = "config" in flags.FLAGS
+    if takes_config and not is_configured:
         for key in overridden_keys(argv):
             raise ValueError(
                 f"--config.{key} changes a configuration, and none is given; add "
                 "--config=FILE, e.g. --config=configs/sokoban.py"
             )
-    words = [word for word in argv if not _is_read_here(word)]
+    words = [word for word in argv if not (takes_config and _is_read_here(word))]
     _config_words[:] = words
     check_config_files(words)
     try:

@@ -62,10 +62,12 @@ OTHER_BACKEND_UPDATES = 1.8
 
 def main(argv: list[str]) -> int:
     with lasting_objects(), working("loading JAX"):
+        # Importing the games, as some configurations do, makes JAX look for devices.
+        _offer_devices(_MOST_OFFERED)
         config = command.read_config(_CONFIG, argv)
-        # Importing the program may make JAX look for devices.
         devices, notes = _described_devices(config)
-        _offer_devices(config)
+        if "mesh" in config and _num_devices(config) > _MOST_OFFERED:
+            _offer_devices(_num_devices(config))
         from ragen_jax.config import validate
         from ragen_jax.memory.devices import detected_device, named_device
         from ragen_jax.memory.plan import make_plan, read_model
@@ -200,13 +202,10 @@ def _num_devices(config) -> int:
     return mesh.data * mesh.fsdp * mesh.tensor + (players or 0)
 
 
-def _offer_devices(config) -> None:
+def _offer_devices(num_devices: int) -> None:
     """Let JAX split a CPU into as many devices as the mesh has, or another may have."""
     import jax
 
-    if "mesh" not in config:
-        return  # the configuration of another command, which `validate` refuses
-    num_devices = max(_num_devices(config), _MOST_OFFERED)
     if "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
 

@@ -222,7 +222,8 @@ def check_fit(config: ConfigDict, task: Task, model: ModelConfig) -> None:
     if needed > model.max_position_embeddings:
         raise ValueError(
             f"an episode may need {needed} tokens of context, but the model has "
-            f"{model.max_position_embeddings} positions; lower rollout.max_turns or "
-            "rollout.max_reply_tokens, or show it a window (rollout.context)"
+            f"{model.max_position_embeddings} positions; lower rollout.max_turns, "
+            "rollout.max_reply_tokens or what observations take (host.image_grid, "
+            "host.max_observation_tokens), or show it a window (rollout.context)"
         )
     check_vocabulary(config.model.path, task.tokenizer, model.vocab_size)

@@ -137,7 +137,10 @@ def show_boards(env: TextGame, observation: str, kind: int | None) -> TextGame:
 
 def _why_no_board(env: TextGame) -> str:
     if any(isinstance(part, Passage) for part in env.template.parts):
-        return f"{env.name} is a game in Python, which writes its own text"
+        return (
+            f"{env.name} is a game in Python, which writes its own text and whose "
+            "images host.image_grid shows"
+        )
     if isinstance(env, BoardGame):
         listed = f"env.kwargs.observation={env.observation!r} lists the coordinates"
         return f"{listed} of {env.name}, where 'grid' shows its board"

@@ -299,8 +299,9 @@ def landmarks_of(env: TextGame) -> tuple[Landmark, ...]:
     """
     if not env.landmarks:
         raise ValueError(
-            f"{type(env).__name__} has no landmarks whose place a thought could state; "
-            "set bonus.facts to None, or give the game's class `landmarks`"
+            f"{env.name} has no landmarks whose place a thought could state; set "
+            "bonus.facts and bonus.prediction to None, or give the class of an array "
+            "game `landmarks`"
         )
     return env.landmarks
 

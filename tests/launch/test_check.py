@@ -42,3 +42,12 @@ def test_two_errors_of_one_line_are_told_both():
 )
 def test_values_of_the_section_host_are_checked(word, said):
     assert said in commands.refusal("check", "coding", word)
+
+
+def test_keys_of_a_configuration_are_refused():
+    """They would change nothing: options are words of their own."""
+    done = commands.call(
+        commands.command("check", "echo", "--config.env.kwargs.num_words=5")
+    )
+    assert done.returncode == 2
+    assert "no flag --config.env.kwargs.num_words" in done.stderr

@@ -1,6 +1,8 @@
 """`launch.plan` as users call it."""
 
+import os
 import shutil
+import subprocess
 
 import jax
 import pytest
@@ -215,3 +217,17 @@ def test_more_devices_have_whole_groups_where_prompts_are_shared():
         for n in (2, 4, 8)
     ]
     validate(choices[0][1])
+
+
+def test_a_game_of_ones_own_is_planned(tmp_path):
+    """Importing it makes JAX look for devices."""
+    words = commands.command(
+        "plan",
+        "--config=configs/world.py",
+        "--config.env.host=tests.host_games.games:Faulty",
+        "--search=False",
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "programs per device" in done.stdout

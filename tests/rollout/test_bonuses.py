@@ -177,7 +177,8 @@ def test_a_cell_off_the_board_is_never_true():
 def test_what_cannot_be_paid_is_refused():
     bandit, sokoban = envs.make("bandit"), envs.make("sokoban")
     with pytest.raises(
-        ValueError, match=r"Bandit has no landmarks.*bonus.facts to None"
+        ValueError,
+        match=r"Bandit has no landmarks.*facts and bonus.prediction to None",
     ):
         build_bonus(bandit, **OFF | {"facts": 1.0})
     with pytest.raises(ValueError, match=r"Bandit has no landmarks"):

@@ -105,6 +105,7 @@ class GymnasiumGame(HostGame):
         """
         check_split(split)
         check_one_of("success", success, SUCCESSES)
+        check_one_of("images", images, (True, False))
         self._split, self._success, self._name = split, success, short_name(id)
         self._reset_options = _choose_options(split, reset_options)
         self._images = images

@@ -106,8 +106,8 @@ class WorkerResponse:
 
 
 _HAS_IMAGES = (
-    "it shows an image, and this player reads text alone; train a model that sees, "
-    "with host.image_grid, evaluate one behind an API, or leave images out with the "
+    "it shows an image, and this player is shown text alone; set host.image_grid for "
+    "a model that sees, evaluate one behind an API, or leave images out with the "
     "wrapper ('images', 0) in host.wrappers"
 )
 

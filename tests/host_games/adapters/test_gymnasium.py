@@ -222,6 +222,8 @@ def test_images_are_shown_in_place_of_text_or_beside_it():
     shown = game.reset(0)
     assert shown.text.startswith("(7, array(")
     assert len(shown.images) == 1
+    with pytest.raises(ValueError, match="images"):
+        GymnasiumGame(id=MEANINGS, images="no")
     with pytest.raises(ValueError, match=r"no render mode 'rgb_array'; it has 'ansi'"):
         GymnasiumGame(id=GUESS, images=True)
 

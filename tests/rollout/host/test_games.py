@@ -465,7 +465,7 @@ def test_images_are_refused_unless_left_out():
         keys = rollout_keys(KEY, 4, 3)
         return collector(game)(speaker_params(SOUND), dialogue(game), keys)
 
-    with pytest.raises(GamesFailed, match=r"reads text alone.*'images', 0"):
+    with pytest.raises(GamesFailed, match=r"is shown text alone.*'images', 0"):
         play((), 0.5)
     played = play((("images", 0),), 0.0)
     assert FAILED_ROWS.value(played) == 0
