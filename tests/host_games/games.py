@@ -110,6 +110,14 @@ class Corners(HostGame):
         return pixels
 
 
+class Huge(Faulty):
+    """Shows more than an answer may hold."""
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        noise = np.random.default_rng(seed).integers(0, 256, (1800, 1800, 3), np.uint8)
+        return Observation("", (noise,))
+
+
 class Imports(Faulty):
     """Imports a module when it is made."""
 

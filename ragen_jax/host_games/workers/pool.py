@@ -22,12 +22,10 @@ from typing import Any
 
 from ragen_jax.host_games.common import child, shared
 from ragen_jax.host_games.common.files import parse_json
+from ragen_jax.host_games.workers.worker import MAX_ANSWER
 
 # Seconds a worker gets to exit after its last message or when no longer needed.
 END_SECONDS = 1.0
-# No answer is longer, in bytes, its images included: a game that fills a pipe is
-# stopped.
-MAX_ANSWER = 8_000_000
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,9 @@ from ragen_jax.host_games.wrappers import wrap
 # close if it has.
 WATCH_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
+# No answer is longer, in bytes, its images included; a process that writes more all the
+# same is stopped.
+MAX_ANSWER = 8_000_000
 
 
 def main() -> None:
@@ -161,7 +164,14 @@ def _close(game: HostGame) -> None:
 
 
 def _line(answer: dict[str, Any]) -> str:
-    return json.dumps(answer, ensure_ascii=False) + "\n"
+    line = json.dumps(answer, ensure_ascii=False) + "\n"
+    size = len(line.encode("utf-8", "replace"))
+    if size > MAX_ANSWER:
+        raise BrokenContract(
+            f"an observation takes {size:,} bytes, its images as PNG files in base64 "
+            f"included, and may take {MAX_ANSWER:,}; show less, or smaller images"
+        )
+    return line
 
 
 def _observation(observation: Observation) -> dict[str, Any]:

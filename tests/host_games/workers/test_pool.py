@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import time
@@ -113,6 +114,15 @@ def test_a_game_that_does_not_begin_in_time_says_what_to_raise():
     with contextlib.closing(Pool(spec, "training", 1)) as pool:
         (answer,) = pool.reset([0], [None])
     assert answer.failure == "no answer within 2 s while starting (host.start_seconds)"
+
+
+def test_an_observation_that_is_too_large_says_so(make_pool):
+    pool = make_pool(1, 1, "tests.host_games.games:Huge")
+    (output,) = pool.reset([0], [None])
+    assert re.fullmatch(
+        r"an observation takes 1[0-9],\d{3},\d{3} bytes, .* may take 8,000,000; .*",
+        output.failure,
+    )
 
 
 def test_a_class_that_does_not_exist_is_a_failure(make_pool):
