@@ -224,7 +224,8 @@ def _written() -> Written:
         num_listed=np.zeros(NUM_ROWS, np.int32),
         has_format=random.random(NUM_ROWS) < 0.5,
     )
-    return jax.tree.map(_on_device, Written(reply=reply, parsed=parsed, is_true=None))
+    written = Written(reply, parsed, is_true=None, is_foreseen=None)
+    return jax.tree.map(_on_device, written)
 
 
 def _on_device(values: np.ndarray) -> jax.Array:

@@ -192,7 +192,8 @@ def test_its_thoughts_are_read(folder):
         [f"{thought}</think><answer>Up || Right</answer>", thought]
     )
     reply = jnp.array(ids), jnp.int32(len(ids))
-    stated = jax.jit(build_facts(FrozenLake(), tokenizer).read)(*reply)
+    stated, again = jax.jit(build_facts(FrozenLake(), tokenizer).read)(*reply)
+    assert not again.is_stated.any()
     assert stated.is_stated.all()
     assert stated.row.tolist() == [1, 0]
     assert stated.col.tolist() == [2, 3]

@@ -142,6 +142,7 @@ _NOT_MADE_UP = (
     "optimal actions",
     "excess actions",
     "false statements in thoughts",
+    "false predictions in thoughts",
     "Iteration",
     "Diagnostics",
     "Sampled tokens",

@@ -167,7 +167,7 @@ def test_settings_that_cannot_be_used_are_refused(changes, message):
 
 def test_thoughts_are_refused():
     config = echo_config(demonstrators__solver__thought="reading")
-    with pytest.raises(ValueError, match="set thoughts to 'none'"):
+    with pytest.raises(ValueError, match=r"cannot think about Echo.*set the `thought`"):
         dialogue_texts(config)
 
 

@@ -30,7 +30,10 @@ BAD_LOADED = {
     "train.num_steps": (3, "train.num_steps = 3 and train.num_epochs = 4"),
     "train.num_epochs": (None, "train.num_steps = None and train.num_epochs = None"),
     "optimizer.warmup_steps": (6, "it must be below the number of steps, 6"),
-    "demonstrators.solver.thought": ("deep", "choose one of misreading, none, reading"),
+    "demonstrators.solver.thought": (
+        "deep",
+        "choose one of misreading, none, pred",
+    ),
 }
 CONFIGS = {"new": tiny.new_config, "loaded": functools.partial(tiny.tuning_config, "x")}
 BAD = [("new", key) for key in BAD_NEW] + [("loaded", key) for key in BAD_LOADED]
