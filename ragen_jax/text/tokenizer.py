@@ -143,8 +143,9 @@ class Tokenizer:
         """Bytes of an id, special tokens included; none for unused ids."""
         if token_id < self.vocab_size and self.token_bytes[token_id]:
             return self.token_bytes[token_id]
-        text = self.picture_texts.get(token_id) or self.backend.id_to_token(token_id)
-        return (text or "").encode("utf-8")
+        if token_id >= PICTURE_IDS:
+            return self.picture_texts[token_id].encode("utf-8")
+        return (self.backend.id_to_token(token_id) or "").encode("utf-8")
 
     def id_of(self, special: str) -> int:
         """Id of a token by its text, `<|im_end|>` for example.

@@ -181,6 +181,8 @@ def test_other_sizes_are_fitted_and_records_show_where_images_were(model):
     image = np.asarray(rollout.images[0])[0]
     assert image.shape == (16, 16, 3)
     assert {20, 230} <= set(np.unique(image).tolist())
+    ids, tokenizer = np.asarray(rollout.tokens)[0].tolist(), program.task.tokenizer
+    assert "".join(tokenizer.spell(ids)) == tokenizer.decode(ids)
     (record,) = program.task.records(rollout, 1)
     sign = "<|vision_start|>▦▦▦▦<|vision_end|>"
     assert str(record).count(sign) >= 3, record["turns"][0].keys()
