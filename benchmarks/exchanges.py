@@ -38,6 +38,7 @@ class Collective:
       times: how often it runs in the loops of a known length that it stands in.
       depth: loops it stands in, of any length.
       open_depth: those of them whose length the program does not say.
+      is_innermost: the last of those has no other one inside.
       line: the instruction.
     """
 
@@ -48,6 +49,7 @@ class Collective:
     times: int
     depth: int
     open_depth: int
+    is_innermost: bool
     line: str
 
     @property
@@ -71,20 +73,32 @@ def collectives(text: str) -> list[Collective]:
       ValueError: the groups of one are written in a form that is not known.
     """
     count = _NUM_DEVICES.search(text)
-    return [
-        Collective(
-            kind=one.collective,
-            num_bytes=sum(array.num_bytes for array in one.results),
-            sizes=frozenset(n for array in one.results for n in array.shape),
-            groups=_read_groups(one.line, int(count[1]) if count else None),
-            times=math.prod(loop.trips or 1 for loop in loops),
-            depth=len(loops),
-            open_depth=sum(loop.trips is None for loop in loops),
-            line=one.line,
+    visited = list(Program(text).visit())
+    outer = {
+        loop.name
+        for one, loops in visited
+        if one.opcode == "while" and one.trips is None
+        for loop in loops
+    }
+    found = []
+    for one, loops in visited:
+        if not one.collective:
+            continue
+        opened = [loop.name for loop in loops if loop.trips is None]
+        found.append(
+            Collective(
+                kind=one.collective,
+                num_bytes=sum(array.num_bytes for array in one.results),
+                sizes=frozenset(n for array in one.results for n in array.shape),
+                groups=_read_groups(one.line, int(count[1]) if count else None),
+                times=math.prod(loop.trips or 1 for loop in loops),
+                depth=len(loops),
+                open_depth=len(opened),
+                is_innermost=bool(opened) and opened[-1] not in outer,
+                line=one.line,
+            )
         )
-        for one, loops in Program(text).visit()
-        if one.collective
-    ]
+    return found
 
 
 def total(exchanges: list[Collective], kind: str) -> int:

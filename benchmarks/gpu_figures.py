@@ -141,21 +141,24 @@ _MOVING = {"copy", "copy-start", "transpose", "bitcast", "parameter", "tuple"}
 
 
 def exchanges(text: str, gpus_per_host: int) -> list[dict]:
-    """Collectives by kind, place and depth: how many, and bytes that a device gets.
+    """Collectives by kind, place and loops: how many, and bytes that a device gets.
 
     A loop whose length the program does not say counts once; `depth` is the number of
-    loops around. Bytes are those of a ring through all that take part.
+    loops around, `open_depth` that of those, `is_innermost` whether the last of them
+    has no other inside. Bytes are those of a ring through all that take part.
     """
     sums: dict[tuple, list[int]] = {}
     for one in collectives(text):
         hosts = [{device // gpus_per_host for device in g} for g in one.groups]
         place = "between hosts" if any(len(h) > 1 for h in hosts) else "in a host"
-        entry = sums.setdefault((one.kind, place, one.depth), [0, 0])
+        key = one.kind, place, one.depth, one.open_depth, one.is_innermost
+        entry = sums.setdefault(key, [0, 0])
         entry[0] += one.times
         entry[1] += round(one.received)
+    names = "kind", "where", "depth", "open_depth", "is_innermost"
     return [
-        {"kind": kind, "where": place, "depth": depth, "count": count, "bytes": size}
-        for (kind, place, depth), (count, size) in sums.items()
+        dict(zip(names, key, strict=True)) | {"count": count, "bytes": size}
+        for key, (count, size) in sums.items()
     ]
 
 

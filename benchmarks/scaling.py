@@ -67,6 +67,11 @@ class Case:
         rows = self.times * GROUPS * GROUP_SIZE // self.gpus
         return rows // self.pass_rows
 
+    @property
+    def minibatch_passes(self) -> int:
+        """How many of them an optimizer step takes."""
+        return self.times * MINIBATCH_ROWS // (self.gpus * self.pass_rows)
+
     def flags(self) -> list[str]:
         """Of `benchmarks.gpu_program`."""
         data, fsdp = self.mesh
@@ -138,15 +143,16 @@ def seconds(case: Case, figures: dict, target) -> dict[str, float]:
 
     Returns:
       `work`, `inside`, `between`: of a pass its arithmetic or its bytes, whichever
-      takes longer, and its exchanges inside a host and between hosts (all that stand
-      in a loop: a few run once for several passes);
+      takes longer, and its exchanges inside a host and between hosts, with its share
+      of those that run once in a minibatch or in an update;
       `rollout`: an iteration's tokens at the least time, and what is received before
       the first.
     """
     received = {"in a host": 0.0, "between hosts": 0.0}
     for of in figures["update_exchanges"]:
-        if of["depth"]:
-            received[of["where"]] += of["bytes"]
+        # The loops of unknown length: over minibatches, and in it over passes.
+        passes = case.minibatch_passes if of["open_depth"] else case.num_passes
+        received[of["where"]] += of["bytes"] / (1 if of["is_innermost"] else passes)
     # Once, before the first token.
     rates = {"in a host": target.link_rate, "between hosts": target.network_rate}
     first = sum(of["bytes"] / rates[of["where"]] for of in figures["rollout_exchanges"])

@@ -1,5 +1,7 @@
 """The reader of exchanges, on texts that are written here."""
 
+import re
+
 import pytest
 
 from benchmarks.exchanges import collectives, total
@@ -25,6 +27,26 @@ ENTRY %main (x: (s32[], f32[8,100])) -> (s32[], f32[8,100]) {
 }
 """  # noqa: E501
 GATHER = "f32[8,100]{1,0} all-gather(%part)"
+
+
+_LOOP = "while(%x), condition=%condition, body=%body"
+# Around it, both of unknown length, a loop that sums over all devices after it.
+NESTED = TEXT.replace("KIND", GATHER).replace(
+    _LOOP, "while(%x), condition=%condition, body=%minibatch"
+)
+NESTED = re.sub(", backend_config={.*}", "", NESTED).replace(
+    "ENTRY",
+    f"""%minibatch (x.2: (s32[], f32[8,100])) -> (s32[], f32[8,100]) {{
+  %x.2 = (s32[], f32[8,100]{{1,0}}) parameter(0)
+  %passes = (s32[], f32[8,100]{{1,0}}) {_LOOP.replace("%x", "%x.2")}
+  %i.2 = s32[] get-tuple-element(%passes), index=0
+  %last = f32[8,100]{{1,0}} get-tuple-element(%passes), index=1
+  %sum = f32[8,100]{{1,0}} all-reduce(%last), replica_groups={{}}
+  ROOT %out.2 = (s32[], f32[8,100]{{1,0}}) tuple(%i.2, %sum)
+}}
+
+ENTRY""",
+)
 
 
 def read(kind=GATHER, groups="replica_groups=[2,4]<=[8]"):
@@ -98,6 +120,22 @@ def test_bytes_of_each_kind(kind, made, received):
 )
 def test_groups_in_every_form(text, groups):
     assert sorted(read(groups=text).groups) == sorted(groups)
+
+
+def test_which_loop_is_the_innermost():
+    """Of unknown length: a loop of known length is part of what it stands in."""
+    found = {
+        one.kind: (one.open_depth, one.is_innermost) for one in collectives(NESTED)
+    }
+    assert found == {"all-gather": (2, True), "all-reduce": (1, False)}
+    assert not read().is_innermost
+    known = NESTED.replace(
+        "body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
+    )
+    gathered, summed = collectives(known)
+    assert (gathered.open_depth, gathered.times) == (1, 7)
+    assert gathered.is_innermost
+    assert summed.is_innermost
 
 
 def test_another_form_is_refused():

@@ -115,6 +115,8 @@ def test_an_exchange_of_every_token_is_found():
         "kind": "all-gather",
         "where": "between hosts",
         "depth": 1,
+        "open_depth": 0,
+        "is_innermost": False,
         "count": 5,
         # Seven eighths come from the others.
         "bytes": 5 * 14_000,

@@ -9,6 +9,7 @@ import pytest
 
 from configs import bandit
 from ragen_jax.runs import reader
+from studies import configs
 from studies import run as studies
 from studies.arms import Arm
 from studies.measures import MEASURES
@@ -111,8 +112,22 @@ def test_runs_that_diverged_are_kept_as_such(model, tmp_path, monkeypatch, capsy
     assert "run 1: it diverged" in capsys.readouterr().err
 
 
+# Fewer rows and shorter replies than the preset's, which take minutes.
+SMALL = {
+    "rollout.num_groups": 4,
+    "rollout.group_size": 4,
+    "rollout.max_turns": 2,
+    "rollout.max_reply_tokens": 8,
+    "rollout.decode_chunk_tokens": 4,
+    "learner.minibatch_rows": 8,
+    "learner.microbatch_rows": 4,
+    "evaluation.num_prompts": 4,
+}
+
+
 @pytest.mark.slow
-def test_a_study_from_the_command_line(tmp_path):
+def test_a_study_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(configs, "_SHORT", configs._SHORT | SMALL)
     folder = tmp_path / "quick"
     words = commands.command(
         "study", "--name=buckets", "--quick", f"--workdir={folder}"
