@@ -150,9 +150,13 @@ def seconds(case: Case, figures: dict, target) -> dict[str, float]:
     """
     received = {"in a host": 0.0, "between hosts": 0.0}
     for of in figures["update_exchanges"]:
-        # The loops of unknown length: over minibatches, and in it over passes.
-        passes = case.minibatch_passes if of["open_depth"] else case.num_passes
-        received[of["where"]] += of["bytes"] / (1 if of["is_innermost"] else passes)
+        # Loops of unknown length are those over minibatches, in them those over passes,
+        # and those over passes alone that compute values.
+        if of["open_depth"] > 1 or of["is_innermost"]:
+            passes = 1
+        else:
+            passes = case.minibatch_passes if of["open_depth"] else case.num_passes
+        received[of["where"]] += of["bytes"] / passes
     # Once, before the first token.
     rates = {"in a host": target.link_rate, "between hosts": target.network_rate}
     first = sum(of["bytes"] / rates[of["where"]] for of in figures["rollout_exchanges"])
