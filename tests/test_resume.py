@@ -41,15 +41,6 @@ def digest(output: str) -> str:
     return line.split("sha256 ")[1].split()[0]
 
 
-@pytest.mark.slow
-def test_another_seed_gives_other_bits(uninterrupted, tmp_path, model):
-    words = train_command(model, tmp_path / "other", seed=1)
-    other = commands.call(words)
-    assert other.returncode == 0, other.stderr
-    _, output = uninterrupted(optimized=False)
-    assert digest(other.stdout) != digest(output)
-
-
 # Compiled as for users, whose bits these are, in the slow test.
 @pytest.mark.parametrize(
     "optimized", [False, pytest.param(True, marks=pytest.mark.slow)]
