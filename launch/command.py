@@ -113,11 +113,21 @@ _DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)
 _OTHER_NAMES = {
     r"(\w+_)?batch_size": {
         "rollout.num_groups": "--config.rollout.num_groups and .group_size (episodes "
-        "of an iteration) or --config.learner.minibatch_rows (of an optimizer step)"
+        "of an iteration) or --config.learner.minibatch_rows (of an optimizer step)",
+        "games.sokoban.episodes": "--config.games.GAME.episodes (of an optimizer step)",
     },
-    r"(out|output|save|log|logging|run)_?(dir|folder)|out": {"workdir": "--workdir"},
+    r"(out|output|save|log|logging)_?(dir|folder)|out": {"workdir": "--workdir"},
+    r"workdir|run(_?(dir|folder))?": {
+        "workdir": "--workdir",
+        "run": "--run",
+        # The report's, which takes no such flag.
+        "max_episodes": "the folders without a flag, as in launch.report runs/NAME",
+    },
     r"model(_name|_path|_id)?(_or_path)?": {"model.path": "--config.model.path"},
-    r"env(_name|_id)?|game|task": {"env.name": "--config.env.name"},
+    r"env(_name|_id)?|game|task": {
+        "env.name": "--config.env.name",
+        "games.sokoban.name": "games as presets, as in --config=configs/sft.py:sokoban",
+    },
     r"(max_|num_|total_)?(train_)?(steps|iterations|iters)": {
         "train.num_iterations": "--config.train.num_iterations",
         "train.num_steps": "--config.train.num_steps",
@@ -532,9 +542,11 @@ def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
     is_configured = any(re.match(r"--?config(=|$)", word) for word in argv)
     takes_config = "config" in flags.FLAGS
     if takes_config and not is_configured:
+        has_run = any(re.match(r"--?run(=|$)", word) for word in argv)
+        which = "with --run alone it is the run's own" if has_run else "none is given"
         for key in overridden_keys(argv):
             raise ValueError(
-                f"--config.{key} changes a configuration, and none is given; add "
+                f"--config.{key} changes a configuration, and {which}; add "
                 "--config=FILE, e.g. --config=configs/sokoban.py"
             )
     words = [word for word in argv if not (takes_config and _is_read_here(word))]

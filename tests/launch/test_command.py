@@ -174,8 +174,12 @@ def test_files_that_cannot_be_written_are_refused_before_any_work(words, tmp_pat
         ("report", "--gpus=2", ""),
         ("export", "configs/sokoban.py", ""),
         ("sft", "--max_steps=5", "Write --config.train.num_steps."),
-        ("sft", "--batch_size=5", ""),
-        ("sft", "--game=x", ""),
+        ("sft", "--batch_size=5", "Write --config.games.GAME.episodes (of an"),
+        ("sft", "--game=x", "Write games as presets, as in --config=configs/sft.py"),
+        ("report", "--run=runs/x", "without a flag, as in launch.report runs/NAME"),
+        ("export", "--workdir=runs/x", "Write --run."),
+        ("evaluate", "--workdir=runs/x", "Write --run."),
+        ("train", "--run=runs/x", "Write --workdir."),
         ("sft", "--gpus=2", ""),
         ("sft", "--model=x", "Write --config.model.path."),
         ("sft", "--lr=1", "Write --config.optimizer.learning_rate."),
@@ -188,6 +192,13 @@ def test_cures_are_keys_and_flags_of_the_command(module, word, cure):
     cures = set(written.findall(said)) - set(written.findall(word))
     assert cures == set(written.findall(cure))
     assert cure in said
+
+
+def test_keys_beside_a_run_need_a_file():
+    word = "--config.rollout.top_k=3"
+    assert "and none is given; add --config=FILE" in commands.refusal("play", word)
+    said = commands.refusal("play", "--run=runs/x", word)
+    assert "with --run alone it is the run's own; add --config=FILE" in said
 
 
 @pytest.mark.parametrize(
