@@ -163,10 +163,13 @@ class Passes:
           kl_coeff: weight of the KL penalty.
         """
         rows = self._by_length(rows, samples)
-        minibatch = self._take(samples, rows)
+        # In microbatches before they are taken: a device receives its own rows alone.
+        taken = self._take(samples, rows.reshape(-1, self.microbatch_rows))
+        taken = self._split_microbatches(taken)
         # Of the whole minibatch: the shares of microbatches then add up to its loss.
-        weights = self.objective.token_weights(minibatch.mask)
-        batches = self._in_microbatches((minibatch, weights))
+        mask = taken.mask.reshape(rows.shape[0], -1)
+        weights = self.objective.token_weights(mask).reshape(taken.mask.shape)
+        batches = taken, self._split_microbatches(weights)
         # Rows come first: later microbatches hold none.
         is_row = rows < samples.tokens.shape[0]
         count = -(-jnp.sum(is_row) // self.microbatch_rows)
@@ -411,19 +414,16 @@ class Passes:
         first = j * self.microbatch_rows
         return jax.lax.dynamic_slice_in_dim(rows, first, self.microbatch_rows)
 
-    def _take(self, samples: Samples, rows: Int[Array, " M"]) -> Samples:
+    def _take(self, samples: Samples, rows: Int[Array, "n m"]) -> Samples:
         """Some rows; index `B` is a row without trained tokens."""
         is_row = rows < samples.tokens.shape[0]
         # Index `B` is clipped to the last row: its copy is masked.
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), samples)
-        return taken.replace(mask=taken.mask & is_row[:, None])
+        return taken.replace(mask=taken.mask & is_row[..., None])
 
-    def _in_microbatches(self, rows: PyTree[Shaped[Array, "M ..."]]) -> PyTree:
-        """Arrays [M, ...] as [n, m, ...], the rows of each microbatch split."""
+    def _split_microbatches(self, tree: PyTree[Shaped[Array, "n m ..."]]) -> PyTree:
         split = NamedSharding(self.mesh, PartitionSpec(None, *by_rows(self.mesh).spec))
-        shape = -1, self.microbatch_rows
-        cut = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), rows)
-        return jax.lax.with_sharding_constraint(cut, split)
+        return jax.lax.with_sharding_constraint(tree, split)
 
     def _split(self, tree):
         return jax.lax.with_sharding_constraint(tree, by_rows(self.mesh))
