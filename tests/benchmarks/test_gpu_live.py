@@ -6,10 +6,13 @@ Needs XLA's compiler for NVIDIA's GPUs (the extra `[cuda]`), and no GPU.
 import json
 import sys
 
+import jax
 import pytest
 
 from ragen_jax.extras import install_command
 from ragen_jax.memory.targets import has_compiler
+from ragen_jax.models.hf.weights import load_checkpoint
+from ragen_jax.program.build import POCKET
 from tests import commands
 
 pytestmark = [
@@ -90,3 +93,8 @@ def test_copies_with_cudnns_attention_exchange_once_a_minibatch(tmp_path):
     between_hosts = [of for of in found if of["where"] == "between hosts"]
     # The loop over minibatches, not the one over passes in it.
     assert max(of["depth"] for of in between_hosts) == 1
+    summed = [of for of in between_hosts if of["kind"] == "all-reduce" and of["depth"]]
+    # A device's half of the gradient, and no rows: those go where they are read.
+    _, params = load_checkpoint(POCKET)
+    gradient = sum(leaf.size for leaf in jax.tree.leaves(params)) * 4 / 2
+    assert sum(of["bytes"] for of in summed) == pytest.approx(gradient, rel=0.1)
