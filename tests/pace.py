@@ -91,23 +91,6 @@ def pytest_configure(config):
         config.pluginmanager.register(Progress(config), "pace-progress")
 
 
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_auto_num_workers(config) -> int | None:
-    """With `-n auto` one more than there are cores: some tests wait for processes.
-
-    With as many, 8 % of two cores were idle; recorded seconds are those without it.
-    """
-    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
-        return None
-    return _num_cores() + (not config.getoption("record_durations"))
-
-
 class Progress:
     """Says how long a run takes, what was skipped and whether a worker died."""
 
@@ -137,7 +120,7 @@ class Progress:
             zip(tests, expected_seconds(tests, durations()), strict=True)
         )
         self._started = self._reported = time.monotonic()
-        total = sum(self._expected.values()) / min(workers, _num_cores())
+        total = sum(self._expected.values()) / workers
         self._say(
             f"{len(tests)} tests, about {_minutes(total)} by {DURATIONS.name} "
             f"({workers} {'process' if workers == 1 else 'processes'})"
