@@ -11,8 +11,8 @@ the words of a title that a list and some endings do not rule out.
 
 "light" differs from WebShop in that letters outside ASCII count, that colours have to
 be whole words (for WebShop `shredded` is red), that a noun which a title repeats counts
-once, and in how it counts options (`Rules.is_strict`). Both have our list of colours,
-and rapidfuzz's ratio also where thefuzz 0.19 without Levenshtein takes difflib's.
+once, in which words are colours, and in how it counts options (`Rules.is_strict`). Both
+have rapidfuzz's ratio also where thefuzz 0.19 without Levenshtein takes difflib's.
 """
 
 import dataclasses
@@ -53,6 +53,19 @@ _OTHER_WORDS = """
 """
 _NOUNS_ALL_THE_SAME = "belly bible cable doily jelly lily table"
 COLORS = frozenset(_COLORS.split())
+# The words that WebShop looks for, in its order (web_agent_site/engine/normalize.py).
+_PUBLISHED_COLORS = """
+    alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux
+    bronze brown burgundy camel camo caramel champagne charcoal cheetah chestnut
+    chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim
+    eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey
+    heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta
+    maroon mauve merlot midnight mint mocha multicolor mushroom mustard natural navy
+    nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand
+    sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal
+    tiger turquoise violet walnut wheat white wine yellow
+"""
+PUBLISHED_COLORS = tuple(_PUBLISHED_COLORS.split())
 OTHER_WORDS = frozenset(_OTHER_WORDS.split())
 OTHER_ENDINGS = ("able", "ible", "ful", "less", "ous", "proof", "ical", "ly")
 NOUNS_ALL_THE_SAME = frozenset(_NOUNS_ALL_THE_SAME.split())
@@ -158,8 +171,8 @@ def color_of(value: str) -> str:
 
 
 def published_color_of(value: str) -> str:
-    """The first colour by the alphabet that a value contains, also inside a word."""
-    return next((color for color in sorted(COLORS) if color in value), value)
+    """The first colour of the list that a value contains, also inside a word."""
+    return next((color for color in PUBLISHED_COLORS if color in value), value)
 
 
 def published_plain(text: str) -> str:

@@ -15,6 +15,7 @@ from ragen_jax.host_games.webshop.matching import (
     light_rules,
     likely_nouns,
     plain,
+    published_color_of,
     token_set_ratio,
 )
 from tests import commands
@@ -118,6 +119,23 @@ def test_likely_nouns(title, nouns):
 )
 def test_colors(value, color):
     assert color_of(value) == color
+
+
+@pytest.mark.parametrize(
+    ("value", "color"),
+    [
+        ("black forest", "black"),
+        ("violet lavender", "lavender"),
+        ("123alabaster", "alabaster"),
+        ("steel ivy fuchsia", "fuchsia"),
+        ("shredded", "red"),
+        ("stonewash", "ash"),
+        ("12 inch", "12 inch"),
+        ("", ""),
+    ],
+)
+def test_colors_of_the_published_code(value, color):
+    assert published_color_of(value) == color
 
 
 # --- the faithful rules
