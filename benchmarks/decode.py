@@ -58,7 +58,7 @@ def ours(folder: pathlib.Path, part_rows: int) -> Generate:
 
     from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
-    from ragen_jax.rollout.parts import run_concurrently
+    from ragen_jax.rollout.parts import run_parts
 
     config, params = load_checkpoint(folder)
     policy = build_policy(config, dtype=_DTYPE.value)
@@ -73,9 +73,8 @@ def ours(folder: pathlib.Path, part_rows: int) -> Generate:
     def generate(prompts, num_tokens):
         write = functools.partial(writer(num_tokens), params)
         parts = np.split(prompts, range(part_rows, len(prompts), part_rows))
-        written = run_concurrently(
-            write, [jnp.asarray(part, jnp.int32) for part in parts]
-        )
+        parts = [jnp.asarray(part, jnp.int32) for part in parts]
+        written = run_parts(write, parts, concurrently=True)
         return np.concatenate([np.asarray(reply.tokens) for reply in written])
 
     return generate

@@ -30,14 +30,17 @@ from ragen_jax import rngs
 from ragen_jax.diagnostics.mutual_information import STD_EPSILON, estimates
 from ragen_jax.program.build import Program, build_program
 
-_PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the closed world.")
+NUM_PROMPTS, NUM_REPLIES = (2, 4, 8, 16, 32), (1, 4, 16)
+
+_PROMPTS = flags.DEFINE_integer(
+    "prompts", 32, "Prompts of the closed world.", lower_bound=max(NUM_PROMPTS)
+)
 _LENGTH = flags.DEFINE_integer("length", 5, "Tokens of the longest reply.")
 _DRAWS = flags.DEFINE_integer("draws", 200, "Estimates made of each kind.")
 _PLOT = flags.DEFINE_string("plot", None, "Also draw them (needs matplotlib).")
 harness.define_json()
 
 ALPHABET = ("P", "X", "O", "1", "2", "3", "4", "</think>")
-NUM_PROMPTS, NUM_REPLIES = (2, 4, 8, 16, 32), (1, 4, 16)
 # Prompts and replies of the other tables.
 USUAL = (16, 4)
 FORMS = ("mi_seq_estimate", "mi_estimate_paper", "mi_estimate")

@@ -91,7 +91,7 @@ def prepare(case: str):
 def planned(case: str) -> dict[str, tuple[int, int]]:
     """Program -> bytes held while it runs: estimated, and by XLA's count."""
     from ragen_jax.memory.plan import make_plan
-    from ragen_jax.memory.programs import PROGRAMS
+    from ragen_jax.program.lowering import PROGRAMS
 
     estimate, count = (
         make_plan(*prepare(case), compiled=compiled, on_cpu=True)

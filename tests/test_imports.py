@@ -171,6 +171,37 @@ def test_host_games_import_none_of_each_others_helpers():
     assert list(helpers_of_others("ragen_jax.host_games.lean.game", ast.parse(source)))
 
 
+def names_of(module):
+    """What a module of ours offers: its own names, or for a package its modules too."""
+    path = ROOT / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    yield from (inner.stem for inner in path.glob("*"))
+    for node in ast.walk(parse(file.relative_to(ROOT).as_posix())):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.alias():
+                yield node.asname or node.name
+
+
+def missing_names(tree):
+    """Names of ours that a file imports, at its top or in a function, and are gone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in PACKAGES:
+            wanted = {alias.name for alias in node.names} - {"*"}
+            yield from (f"{node.module}.{n}" for n in wanted - {*names_of(node.module)})
+
+
+def test_every_imported_name_exists():
+    """Benchmarks import inside functions, which no other test may ever call."""
+    missing = {f: [*missing_names(parse(f))] for f in source_files(*PACKAGES)}
+    assert not {file: names for file, names in missing.items() if names}
+    source = "def f():\n    from ragen_jax.rollout.parts import run_partly"
+    assert [*missing_names(ast.parse(source))] == ["ragen_jax.rollout.parts.run_partly"]
+
+
 def test_imports_point_one_way():
     found = {
         f: [*violations(module_name(f), parse(f))] for f in source_files(*PACKAGES)
