@@ -6,6 +6,7 @@ breaks it; `launch.check` prints them.
 
 import contextlib
 import dataclasses
+import functools
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -13,12 +14,30 @@ from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION, HostGame
 from ragen_jax.host_games.workers.episodes import follow, play_rows, play_solutions
 from ragen_jax.host_games.workers.pool import GameSpec, Pool, WorkerResponse
 
-NUM_EPISODES = 8
-# Beginnings that are compared between training and validation.
-NUM_BEGINNINGS = 128
-MAX_REPLIES = 40
 # Replies that few games expect.
 HOSTILE = ("", " ", "?", "x" * 2000, "((((", "a || b", "\x00", "é 日本 🎲", "finish[")
+# Rows of a game: each begins with another of these replies.
+NUM_EPISODES = len(HOSTILE)
+# Beginnings, at least, that are compared between training and validation.
+NUM_BEGINNINGS = 128
+MAX_REPLIES = 40
+
+Episodes = Sequence[Sequence[WorkerResponse]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Episodes of a split, row by row; of each all answers, that of the reset first.
+
+    Attributes:
+      hostile: the replies are those of `HOSTILE`, from another one on in every row.
+      solved: the replies are those of the game's solution.
+      beginnings: there are no replies.
+    """
+
+    hostile: Episodes = ()
+    solved: Episodes = ()
+    beginnings: Episodes = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,30 +52,46 @@ class Subject:
     spec: GameSpec
     games: Mapping[str, HostGame]
 
-    def play(
-        self, split: str, num_rows: int, replies: Sequence[str] | None = ()
-    ) -> list[Sequence[WorkerResponse]]:
-        """The answers of some episodes in new processes, that of the reset first.
+    @functools.cached_property
+    def first(self) -> Mapping[str, Played]:
+        """Split -> its episodes, played once for all checks."""
+        parts = ("hostile", "solved", "beginnings")
+        return {split: self.play(split, *parts) for split in SPLITS}
 
-        Args:
-          replies: given in turn, another one first in every row; None: the solution.
-        """
+    @functools.cached_property
+    def again(self) -> Mapping[str, Played]:
+        """The same in new processes, which play the solutions first."""
+        return {split: self.play(split, "solved", "hostile") for split in SPLITS}
+
+    def play(self, split: str, *parts: str) -> Played:
+        """Parts of `Played`, one after the other in the same new processes."""
         num_tasks = self.games[split].num_tasks
-        seeds = list(range(num_rows))
-        tasks = [seed % num_tasks if num_tasks else None for seed in seeds]
-        pool = Pool(self.spec, split, num_rows, reads_images=True)
+        pool = Pool(self.spec, split, NUM_EPISODES, reads_images=True)
+
+        def problems(start: int = 0) -> tuple[Sequence[int], Sequence[int | None]]:
+            seeds = range(start, start + NUM_EPISODES)
+            return seeds, [seed % num_tasks if num_tasks else None for seed in seeds]
+
+        def hostile() -> Episodes:
+            player = follow({row: _turned(row) for row in range(NUM_EPISODES)})
+            return play_rows(pool, *problems(), player, MAX_REPLIES)
+
+        def solved() -> Episodes:
+            return [x.outputs for x in play_solutions(pool, *problems(), MAX_REPLIES)]
+
+        def beginnings() -> Episodes:
+            starts = range(0, NUM_BEGINNINGS, NUM_EPISODES)
+            return [[x] for start in starts for x in pool.reset(*problems(start))]
+
+        play = {"hostile": hostile, "solved": solved, "beginnings": beginnings}
         with contextlib.closing(pool):
-            if replies is None:
-                solved = play_solutions(pool, seeds, tasks, MAX_REPLIES)
-                return [episode.outputs for episode in solved]
-            player = follow({row: _turned(replies, row) for row in seeds})
-            return play_rows(pool, seeds, tasks, player, MAX_REPLIES)
+            return Played(**{part: play[part]() for part in parts})
 
 
 def any_reply_is_answered(subject: Subject) -> Iterator[str]:
     """Any text is answered by a step."""
     for split in SPLITS:
-        for row, episode in enumerate(subject.play(split, NUM_EPISODES, HOSTILE)):
+        for row, episode in enumerate(subject.first[split].hostile):
             if episode[-1].failure is not None:
                 yield f"{split}, seed {row}, {_last_reply(row, episode)}: " + (
                     episode[-1].failure
@@ -66,16 +101,16 @@ def any_reply_is_answered(subject: Subject) -> Iterator[str]:
 def episodes_repeat(subject: Subject) -> Iterator[str]:
     """The same seed, task and replies give the same episode, in any process."""
     for split in SPLITS:
-        for replies in (HOSTILE, None):
-            first, again = (
-                subject.play(split, NUM_EPISODES, replies) for _ in range(2)
-            )
-            for row, pair in enumerate(zip(first, again, strict=True)):
-                for turn, (one, other) in enumerate(zip(*pair, strict=False)):
-                    if one != other:
+        first, again = subject.first[split], subject.again[split]
+        both = (first.hostile, again.hostile), (first.solved, again.solved)
+        for one, other in both:
+            for row, pair in enumerate(zip(one, other, strict=True)):
+                for turn, (mine, theirs) in enumerate(zip(*pair, strict=False)):
+                    if mine != theirs:
                         yield (
                             f"{split}, seed {row}: after {turn} replies it shows "
-                            f"{_short(one)}, and in another process {_short(other)}"
+                            f"{_short(mine)}, and {_short(theirs)} in a process that "
+                            "has played other episodes"
                         )
                         break
 
@@ -83,7 +118,7 @@ def episodes_repeat(subject: Subject) -> Iterator[str]:
 def splits_are_apart(subject: Subject) -> Iterator[str]:
     """Training and validation have no problem in common."""
     texts = [
-        {episode[0].text for episode in subject.play(split, NUM_BEGINNINGS)}
+        {episode[0].text for episode in subject.first[split].beginnings}
         for split in SPLITS
     ]
     # Where all games begin alike the beginning does not tell them apart.
@@ -99,7 +134,7 @@ def solutions_win(subject: Subject) -> Iterator[str]:
     """Its solutions win, in no more replies than it says."""
     for split in SPLITS:
         game = subject.games[split]
-        for row, episode in enumerate(subject.play(split, NUM_EPISODES, None)):
+        for row, episode in enumerate(subject.first[split].solved):
             place, num_replies = f"{split}, seed {row}", len(episode) - 1
             if episode[-1].failure is not None:
                 yield f"{place}: {episode[-1].failure}"
@@ -121,14 +156,14 @@ def solutions_win(subject: Subject) -> Iterator[str]:
 def expert_answers(subject: Subject) -> Iterator[str]:
     """Its expert, if it has one, answers every call."""
     for split in SPLITS:
-        for row, episode in enumerate(subject.play(split, NUM_EPISODES, None)):
+        for row, episode in enumerate(subject.first[split].solved):
             if episode[-1].failure is not None:
                 yield f"{split}, seed {row}: {episode[-1].failure}"
 
 
 def metrics_are_given(subject: Subject) -> Iterator[str]:
     """Every number that `metrics` names is in the last step of an episode."""
-    for episode in subject.play(TRAINING, NUM_EPISODES, HOSTILE):
+    for episode in subject.first[TRAINING].hostile:
         last = episode[-1]
         if last.terminated or last.truncated:
             for name in set(subject.games[TRAINING].metrics) - set(last.info):
@@ -148,15 +183,14 @@ AGENT_CHECKS = tuple(
 )
 
 
-def _turned(replies: Sequence[str], row: int) -> list[str]:
-    start = row % max(len(replies), 1)
-    return [*replies[start:], *replies[:start]]
+def _turned(row: int) -> list[str]:
+    return [*HOSTILE[row:], *HOSTILE[:row]]
 
 
 def _last_reply(row: int, episode: Sequence[WorkerResponse]) -> str:
     if len(episode) == 1:
         return "at the start"
-    return f"reply {reprlib.repr(_turned(HOSTILE, row)[len(episode) - 2])}"
+    return f"reply {reprlib.repr(_turned(row)[len(episode) - 2])}"
 
 
 def _short(answer: WorkerResponse) -> str:

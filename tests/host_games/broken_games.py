@@ -77,6 +77,17 @@ class IgnoresSeed(Sound):
         return super().reset(random.randrange(10**9))
 
 
+class CountsEpisodes(Sound):
+    """What it pays depends on what its process has played before."""
+
+    num_solved = 0
+
+    def step(self, reply):
+        step = super().step(reply)
+        CountsEpisodes.num_solved += step.info["success"]
+        return dataclasses.replace(step, reward=float(CountsEpisodes.num_solved))
+
+
 class IgnoresSplit(Sound):
     def __init__(self, split):
         super().__init__("training")

@@ -25,6 +25,7 @@ FAULTS = {
     "InfoIsList": ("any_reply", "whose info is a dict, got list"),
     "Raises": ("any_reply", "training, seed 0, reply ''"),
     "IgnoresSeed": ("episodes_repeat", "after 0 replies it shows 'number"),
+    "CountsEpisodes": ("episodes_repeat", "in a process that has played other"),
     "IgnoresSplit": ("splits", "begin with 'number 0'"),
     "LosingSolution": ("solutions", "info['success'] is not True"),
     "NoSolution": ("solutions", "`solution` is empty, but `is_solvable`"),

@@ -139,10 +139,7 @@ def test_any_reply_is_answered(name):
 def test_workers_repeat_it_whatever_the_reply(name):
     """One of the contract's hostile replies in every row, in two processes."""
     played = subject(name)
-    first, again = (
-        played.play(VALIDATION, len(contract.HOSTILE), contract.HOSTILE)
-        for _ in range(2)
-    )
+    first, again = (played.play(VALIDATION, "hostile").hostile for _ in range(2))
     assert [episode[-1].failure for episode in first] == [None] * len(first)
     assert first == again
     assert all(len(episode) == 2 and episode[1].terminated for episode in first)
