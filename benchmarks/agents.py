@@ -20,11 +20,11 @@ import jax
 
 from benchmarks import harness
 from configs import agent
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.program.build import build_program
 from ragen_jax.rollout.host import agents
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs import markdown
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_collect
 
 NUM_ROWS = 32

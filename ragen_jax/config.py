@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 import jax
 from ml_collections import ConfigDict
 
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
 from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.host_games import AGENTS

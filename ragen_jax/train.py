@@ -16,16 +16,16 @@ import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs, sharding
+from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
+from ragen_jax.devices import exchange, sharding
+from ragen_jax.devices.heartbeat import watch_processes
 from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.diagnostics.timing import Timed, timed
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.batch import game_rewards
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
-from ragen_jax.multihost import exchange
-from ragen_jax.multihost.heartbeat import watch_processes
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.program.compile_ahead import CompileAhead
 from ragen_jax.program.prefetch import RolloutPrefetcher

@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks import exchanges
 from configs import sokoban
-from ragen_jax import rngs, sharding
+from ragen_jax import rngs
+from ragen_jax.devices import sharding
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.hf.weights import Texts, load_checkpoint, save_checkpoint
 from ragen_jax.program.build import POCKET, Program, build_program

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
+from ragen_jax.devices.heartbeat import EXIT_STATUS
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.multihost.heartbeat import EXIT_STATUS
 from ragen_jax.runs.reader import read_recorded
 from tests import commands
 from tests.pairs import END_SECONDS, Pair, free_port, kill, run_pair, wait_for

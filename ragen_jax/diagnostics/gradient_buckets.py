@@ -21,6 +21,8 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from ragen_jax.algo.filters import reward_std
+from ragen_jax.devices.exchange import to_host
+from ragen_jax.devices.sharding import replicated
 from ragen_jax.diagnostics.timing import timed
 from ragen_jax.learner.batch import (
     game_rewards,
@@ -33,9 +35,7 @@ from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import Stages, trained_params
-from ragen_jax.multihost.exchange import to_host
 from ragen_jax.registry.numbers import Numbers
-from ragen_jax.sharding import replicated
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.types import Params, Trajectory
 

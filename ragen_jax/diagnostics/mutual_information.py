@@ -35,13 +35,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs, sharding
+from ragen_jax import rngs
+from ragen_jax.devices import sharding
+from ragen_jax.devices.exchange import to_host
 from ragen_jax.diagnostics import pairs
 from ragen_jax.diagnostics.pairs import Draws, Pairs
 from ragen_jax.diagnostics.scoring import Scorer
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.logprobs import token_log_probs
-from ragen_jax.multihost.exchange import to_host
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.text.statements import count_thought
 from ragen_jax.types import Params, Trajectory

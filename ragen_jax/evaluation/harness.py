@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from envs.base import TextGame
 from ragen_jax import terminal
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import EvalResult, Results, Score
@@ -25,7 +26,6 @@ from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
 from ragen_jax.program.build import BUILT_IN, bind_policy
 from ragen_jax.rollout.host.env import MissingRequirement
 from ragen_jax.runs.progress import working
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_task, check_fit, play_rules, show_to
 from ragen_jax.tasks.specs import EnvSpec, env_specs
 from ragen_jax.tasks.task import Task

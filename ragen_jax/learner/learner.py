@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from ragen_jax import rngs
 from ragen_jax.algo.credit import CreditAssignment, KLPenalty
 from ragen_jax.algo.selection import FilterConfig
+from ragen_jax.devices.sharding import gather_vocab_tables, param_shardings
 from ragen_jax.learner.loss import Objective
 from ragen_jax.learner.passes import Passes, TrainedParams
 from ragen_jax.learner.prompts import SharedPrompts
@@ -51,7 +52,6 @@ from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable, adapters, whole
 from ragen_jax.registry.functions import from_section
 from ragen_jax.registry.numbers import Number, Numbers, fill_in, read_numbers
-from ragen_jax.sharding import gather_vocab_tables, param_shardings
 from ragen_jax.types import Params
 
 # Sections and keys whose numbers the compiled update and the diagnostics read.

@@ -13,6 +13,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
+from ragen_jax.devices.sharding import (
+    by_rows,
+    constrained,
+    copies_compute_apart,
+    num_row_shards,
+    on_each_copy,
+    on_each_device,
+)
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
 from ragen_jax.learner.loss import (
     Objective,
@@ -26,14 +34,6 @@ from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import at_width
 from ragen_jax.registry.numbers import Number
-from ragen_jax.sharding import (
-    by_rows,
-    constrained,
-    copies_compute_apart,
-    num_row_shards,
-    on_each_copy,
-    on_each_device,
-)
 from ragen_jax.types import Images, Params, TokenSpan
 
 # Parameters of the policy and of the critic (None without one) that are trained.

@@ -15,8 +15,8 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
+from ragen_jax.devices.sharding import on_mesh, param_shardings, replicated
 from ragen_jax.registry.numbers import Number
-from ragen_jax.sharding import on_mesh, param_shardings, replicated
 from ragen_jax.types import Params
 
 T = TypeVar("T")

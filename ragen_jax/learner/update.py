@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from ragen_jax.algo.credit import CreditAssignment
 from ragen_jax.algo.segments import Estimate, turn_sums
 from ragen_jax.algo.selection import FilterConfig
+from ragen_jax.devices.sharding import replicated
 from ragen_jax.learner.batch import (
     drop_rows,
     gather_samples,
@@ -45,7 +46,6 @@ from ragen_jax.learner.metrics import (
 from ragen_jax.learner.passes import Passes, TrainedParams, kept_first
 from ragen_jax.learner.state import Network, Schedule, TrainState
 from ragen_jax.registry.numbers import Number, Numbers
-from ragen_jax.sharding import replicated
 from ragen_jax.types import Images, Params, Trajectory
 
 Stats = dict[str, Float[Array, ""]]

@@ -8,8 +8,8 @@ import dataclasses
 
 import jax
 
+from ragen_jax.devices.sharding import device_memory
 from ragen_jax.registry.functions import did_you_mean
-from ragen_jax.sharding import device_memory
 
 MIB = 2**20
 # Share of a device's memory that a run may plan with. The rest is the driver's context

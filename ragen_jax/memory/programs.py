@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
+from ragen_jax.devices.sharding import num_row_shards, platform_of
 from ragen_jax.learner.update import trained_params
 from ragen_jax.memory.sizes import (
     Activations,
@@ -30,7 +31,6 @@ from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.program.build import Parts
 from ragen_jax.program.lowering import lower
 from ragen_jax.rollout.parts import is_one_cpu
-from ragen_jax.sharding import num_row_shards, platform_of
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Trajectory

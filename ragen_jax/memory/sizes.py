@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
+from ragen_jax.devices.sharding import by_rows
 from ragen_jax.learner.logprobs import hidden_states
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program.build import Parts
-from ragen_jax.sharding import by_rows
 from ragen_jax.types import TokenSpan, Trajectory
 
 

@@ -14,7 +14,7 @@ import re
 
 import jax
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 
 # The first number of a topology counts slices; here all hosts are in one.
 _TOPOLOGY = re.compile(r"1x([1-9]\d*)x([1-9]\d*)")

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 
 from ragen_jax.models.products import product
 
-# Names a parameter's axes may carry; `ragen_jax/sharding.py` maps them to mesh axes.
-# "heads" and "kv_heads" are heads x head size: a split must fall between heads.
+# Names a parameter's axes may carry; `ragen_jax/devices/sharding.py` maps them to axes
+# of the mesh. "heads" and "kv_heads" are heads x head size: a split must fall between
+# heads.
 LOGICAL_AXES = ("vocab", "embed", "heads", "kv_heads", "mlp", "norm", "rank")
 
 

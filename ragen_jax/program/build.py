@@ -20,8 +20,9 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-from ragen_jax import sharding
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
+from ragen_jax.devices import sharding
+from ragen_jax.devices.exchange import to_local_devices
 from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.diagnostics.schedule import Diagnostics, build_diagnostics
 from ragen_jax.learner.learner import Learner, Networks, build_learner
@@ -36,7 +37,6 @@ from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.models.vision_config import ShownPictures
-from ragen_jax.multihost.exchange import to_local_devices
 from ragen_jax.program.reading import CURE, CURE_OF_SEEING, warn_of_unread_words
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from ragen_jax.devices import exchange
+from ragen_jax.devices.sharding import platform_of
 from ragen_jax.diagnostics.timing import Compilation, Timed, compilations, count_here
-from ragen_jax.multihost import exchange
 from ragen_jax.program.build import Program
 from ragen_jax.program.lowering import describe_batch, lower
-from ragen_jax.sharding import platform_of
 from ragen_jax.tasks.task import HostTask
 
 STAGE = "update"

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from ragen_jax.devices.sharding import on_mesh
 from ragen_jax.learner.state import describe
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.program.build import Parts
@@ -18,7 +19,6 @@ from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.host.images import no_images
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
-from ragen_jax.sharding import on_mesh
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
 from ragen_jax.text.pictures import HostPicture

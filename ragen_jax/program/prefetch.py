@@ -21,11 +21,11 @@ import jax
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
+from ragen_jax.devices.sharding import on_mesh
 from ragen_jax.learner.metrics import STALENESS
 from ragen_jax.learner.state import Snapshot, TrainState, take_snapshot
 from ragen_jax.program.build import Program
 from ragen_jax.runs.metrics import HIDDEN
-from ragen_jax.sharding import on_mesh
 from ragen_jax.types import Trajectory
 
 

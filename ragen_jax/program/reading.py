@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from envs.base import TRAINING, TextGame
-from ragen_jax.multihost import exchange
+from ragen_jax.devices import exchange
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.rows import Pool
 from ragen_jax.terminal import say

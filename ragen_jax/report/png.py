@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.report.page import series_colors
 from ragen_jax.runs import figures
 

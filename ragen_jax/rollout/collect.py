@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key
 
 from envs.base import EnvParams, TextEnvironment
+from ragen_jax.devices.sharding import kernel_platform
 from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
@@ -58,7 +59,6 @@ from ragen_jax.rollout.turns import (
     step_env,
     to_trajectory,
 )
-from ragen_jax.sharding import kernel_platform
 from ragen_jax.text.dialogue import Dialogue, Endings
 from ragen_jax.types import EnvState, Images, Params, TokenSpan, Trajectory
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool
 
+from ragen_jax.devices.sharding import ROW_AXES, row_problems
 from ragen_jax.rollout.decode import AnyRow
-from ragen_jax.sharding import ROW_AXES, row_problems
 
 
 class RowLayout:

@@ -20,8 +20,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
+from ragen_jax.devices.sharding import by_rows, platform_of
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
-from ragen_jax.sharding import by_rows, platform_of
 from ragen_jax.types import Trajectory
 
 T, R = TypeVar("T"), TypeVar("R")

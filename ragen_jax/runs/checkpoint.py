@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from ragen_jax.devices.exchange import is_first
 from ragen_jax.learner.state import Snapshot, TrainState, describe
 from ragen_jax.models.hf.digests import (
     DIGESTS_FILE,
@@ -25,7 +26,6 @@ from ragen_jax.models.hf.digests import (
     write_digests,
 )
 from ragen_jax.models.hf.files import BASE_DIGEST, TOKENIZER_DIGEST
-from ragen_jax.multihost.exchange import is_first
 
 # Orbax finishes these two after the digests are written; nothing is restored from them.
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ragen_jax.devices import exchange
 from ragen_jax.diagnostics import timing
-from ragen_jax.multihost import exchange
 from ragen_jax.registry.metrics import Metric
 from ragen_jax.runs.metrics import METRICS
 from ragen_jax.runs.progress import Clock, about, announced_late

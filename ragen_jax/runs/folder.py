@@ -24,8 +24,8 @@ from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
 from ragen_jax.config import changed_keys, to_json
+from ragen_jax.devices import exchange
 from ragen_jax.learner.state import TrainState
-from ragen_jax.multihost import exchange
 from ragen_jax.runs import checkpoint, machine, reader, writer
 from ragen_jax.runs.console import command_name
 

@@ -25,7 +25,7 @@ def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
 
 # Of a rollout, beside `timing_s/rollout`; see `ragen_jax.program.prefetch`.
 HIDDEN = "timing_s/rollout_hidden"
-# By `ragen_jax.sharding.peak_memory`.
+# By `ragen_jax.devices.sharding.peak_memory`.
 PEAK_MEMORY = "perf/peak_memory_gib"
 # Stages of an iteration, none a part of another -> how figures name them.
 STAGES = {

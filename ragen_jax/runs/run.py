@@ -17,10 +17,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax.config import VALIDATION_SETTINGS
+from ragen_jax.devices.exchange import to_host
 from ragen_jax.diagnostics.early_stopping import stop_reason, stuck_note
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
-from ragen_jax.multihost.exchange import to_host
 from ragen_jax.registry.settings import flatten
 from ragen_jax.runs import best
 from ragen_jax.runs.console import command_name

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from ragen_jax.multihost import exchange
+from ragen_jax.devices import exchange
 
 # Between signals that are one request.
 SAME_SECONDS = 0.2

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from envs.base import PlayBudget
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.host_games.agent.api import ApiServer
 from ragen_jax.host_games.agent.calls import ChatAnswer, ChatCall
 from ragen_jax.host_games.agent.tools import TOOL_FORMATS
@@ -25,7 +26,6 @@ from ragen_jax.rollout.host.row_decoder import RowDecoder, RowPrograms, Sampling
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.numbers import rollout_numbers
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import make_mesh
 from ragen_jax.text.calls import CallWriter
 from ragen_jax.text.dialogue import find_endings
 from ragen_jax.text.tokenizer import Tokenizer

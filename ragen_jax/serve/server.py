@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.common.http_server import (
     LOCAL_HOST,
     MAX_BODY_BYTES,

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.keys import validation_keys
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
 

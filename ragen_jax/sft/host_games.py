@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import TRAINING
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host.env import HostGameEnv
@@ -28,7 +29,6 @@ from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
 from ragen_jax.rollout.host.rows import Pool, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, RolloutContext
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.task import AgentTask, HostTask
 from ragen_jax.types import Reply, Trajectory
 

@@ -23,6 +23,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.evaluation.harness import format_score
 from ragen_jax.learner.state import (
     TrainState,
@@ -54,7 +55,6 @@ from ragen_jax.sft.model import SFTModel, build_model
 from ragen_jax.sft.rules import declared, num_steps, validate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.step import METRICS, build_optimizer, make_step
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import check_sees
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params

@@ -14,6 +14,7 @@ import threading
 from ml_collections import ConfigDict
 
 from ragen_jax.config import VALIDATION_SETTINGS
+from ragen_jax.devices.sharding import platform_of
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.program.build import (
     Program,
@@ -27,7 +28,6 @@ from ragen_jax.program.build import (
 from ragen_jax.registry.numbers import data_keys
 from ragen_jax.registry.settings import flatten
 from ragen_jax.runs.machine import references
-from ragen_jax.sharding import platform_of
 from ragen_jax.text.tokenizer import load_tokenizer
 
 # Most parameters of a model of which several runs at a time are faster on a CPU:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ml_collections import ConfigDict
 
-from ragen_jax.multihost.heartbeat import watch_processes
+from ragen_jax.devices.heartbeat import watch_processes
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import StopRequest
 from ragen_jax.sweeps import results

@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 
 import envs
 from envs.base import EnvParams, TextGame
+from ragen_jax.devices.sharding import MESH_AXES, row_problems
 from ragen_jax.registry.functions import constructing, is_reference, load_reference
 from ragen_jax.registry.settings import number_problem
 from ragen_jax.rollout.host.env import make_host_game
-from ragen_jax.sharding import MESH_AXES, row_problems
 
 _SETTINGS = ("kwargs", "params", "label")
 # Labels become parts of metric names.

@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.memory.targets import has_compiler
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.program.build import POCKET

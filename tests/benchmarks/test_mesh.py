@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks import mesh
-from ragen_jax.sharding import make_mesh
+from ragen_jax.devices.sharding import make_mesh
 
 
 @pytest.fixture(scope="module")

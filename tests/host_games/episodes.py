@@ -31,7 +31,7 @@ for options in {options}:
 names = [module.split(".") for module in sys.modules]
 assert not {{x[0] for x in names}} & {{"jax", "flax", "envs", "spacy", "rapidfuzz"}}
 ours = {{x[1] for x in names if x[0] == "ragen_jax" and x[1:]}}
-assert ours <= {{"host_games", "extras"}}
+assert ours <= {{"host_games"}}
 """
 
 

@@ -112,7 +112,7 @@ ELSEWHERE = {
     "tests/host_games/workers/test_pool.py": (
         "host.start_seconds host.step_seconds host.max_worker_bytes"
     ),
-    "tests/multihost/test_heartbeat.py": "train.stall_seconds",
+    "tests/devices/test_heartbeat.py": "train.stall_seconds",
     "tests/text/test_prompts.py": "prompt.style prompt.length_hint_words",
     "tests/text/test_dialogue.py": "prompt.tokenization",
     "tests/text/test_thinking.py": "prompt.thinking",
@@ -146,7 +146,7 @@ ELSEWHERE = {
         "train.max_skipped_updates logging.trajectories_every "
         "logging.trajectories_per_iteration"
     ),
-    "tests/test_sharding.py": "mesh.data mesh.fsdp mesh.tensor",
+    "tests/devices/test_sharding.py": "mesh.data mesh.fsdp mesh.tensor",
     "tests/diagnostics/test_early_stopping.py": (
         "train.max_empty_iterations train.min_spread_fraction train.collapse_window "
         "train.min_success train.failure_window"

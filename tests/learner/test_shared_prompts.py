@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from configs import sokoban
-from ragen_jax import rngs, sharding
+from ragen_jax import rngs
+from ragen_jax.devices import sharding
 from ragen_jax.diagnostics.gradient_buckets import make_bucket_gradients
 from ragen_jax.learner import learner as learner_lib
 from ragen_jax.learner.learner import Networks, build_learner

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
 from ragen_jax.learner.state import (
     build_optimizer,
     init_network,

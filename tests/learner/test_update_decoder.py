@@ -4,7 +4,7 @@ import chex
 import jax
 import pytest
 
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
 from ragen_jax.learner.learner import Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.models.critic import build_critic

@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
 from ragen_jax.learner.learner import Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.models import attention
 from ragen_jax.models.attention import (
     AUTO,
@@ -20,7 +21,6 @@ from ragen_jax.models.attention import (
     choose_attention,
 )
 from ragen_jax.models.policy import build_policy
-from ragen_jax.sharding import make_mesh
 from tests.models.random_adapters import EVEN
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from ragen_jax.devices.sharding import make_mesh, param_shardings
 from ragen_jax.learner.logprobs import hidden_states, token_values
 from ragen_jax.models.critic import TRUNKS, build_critic
 from ragen_jax.models.policy import build_policy
-from ragen_jax.sharding import make_mesh, param_shardings
 from tests.models.random_adapters import EVEN
 
 TIED = EVEN

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from ragen_jax import rngs, sharding
+from ragen_jax import rngs
+from ragen_jax.devices import sharding
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.lora import (

@@ -13,6 +13,7 @@ import numpy as np
 
 import envs
 from envs.base import PlayBudget
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program import build as program
@@ -23,7 +24,6 @@ from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
 from ragen_jax.rollout.records import chat_record, episodes
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import make_mesh
 from ragen_jax.text.context import count_past
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.prompts import build_wording

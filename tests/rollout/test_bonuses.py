@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import envs
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program.build import POCKET
@@ -16,7 +17,6 @@ from ragen_jax.rollout.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.rollout.collect import make_collect
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.metrics import rollout_metrics
-from ragen_jax.sharding import make_mesh
 from ragen_jax.text.statements import Statements, build_facts, is_there
 from ragen_jax.types import ParsedAnswer, Reply
 from tests.reference.facts_oracle import read_facts

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from configs import sokoban
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.learner.batch import from_rows, to_rows
 from ragen_jax.program.build import POCKET
 from ragen_jax.rollout import collect
 from ragen_jax.rollout.records import episodes
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_collect, build_task
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.endings import find_answer_end

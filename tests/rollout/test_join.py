@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
 from ragen_jax.learner.batch import to_rows
 from ragen_jax.rollout.join import join_rollouts, make_join
 from ragen_jax.types import Windows

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.rollout.keys import rollout_keys, validation_keys
 from ragen_jax.rollout.parts import rows_per_part
-from ragen_jax.sharding import make_mesh
 from tests.rollout import players
 
 ONE = {"data": 1, "fsdp": 1, "tensor": 1}

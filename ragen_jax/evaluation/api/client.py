@@ -20,7 +20,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.rollout.host.text import ChatReply, write_tool_calls
 
 # Longest waits between two tries, by our choice and at a server's request.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.adapters.common import (
     by_name,
     read_name,

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.common.files import parse_json
 from ragen_jax.host_games.common.http import (
     HttpError,

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.adapters.common import refuse_task, short_name
 from ragen_jax.host_games.adapters.reasoning_gym_replies import is_scorable
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.adapters.common import (
     refuse_task,
     short_name,

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 
 WORD = re.compile(r"\w+")
 # Words of a query that are looked up; a reply may be a megabyte. Lucene's limit on the

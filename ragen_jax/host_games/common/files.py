@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.common.texts import compose
 
 # Share of the rows of a file that may be of another form and are left out.

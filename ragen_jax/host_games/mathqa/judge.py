@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.host_games.common import child
 from ragen_jax.host_games.common.texts import compose
 

@@ -20,7 +20,7 @@ import functools
 import re
 from collections.abc import Callable, Collection
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 
 SIMILAR_ABOVE = 85
 SPACY_MODEL = "en_core_web_sm"

@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from envs.base import TRAINING, EnvParams
+from ragen_jax.devices.sharding import by_rows
 from ragen_jax.host_games.agent.calls import CallRefused, ChatCall
 from ragen_jax.host_games.agent.game import write_refusal
 from ragen_jax.host_games.agent.tools import TOOL_FORMATS, ToolFormat
@@ -55,7 +56,6 @@ from ragen_jax.rollout.layout import RowLayout, check_rows
 from ragen_jax.rollout.numbers import RolloutNumbers
 from ragen_jax.rollout.parts import rows_per_part
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import by_rows
 from ragen_jax.terminal import say
 from ragen_jax.text.calls import CallWriter, state_hash
 from ragen_jax.text.dialogue import Dialogue

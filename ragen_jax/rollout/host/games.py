@@ -24,10 +24,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from envs.base import EnvParams
+from ragen_jax.devices import exchange
+from ragen_jax.devices.sharding import by_rows, num_row_shards
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK
 from ragen_jax.models.policy import Policy
-from ragen_jax.multihost import exchange
 from ragen_jax.rollout.collect import check_dialogue, given_settings
 from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
 from ragen_jax.rollout.host.images import RolloutImages, no_images
@@ -43,7 +44,6 @@ from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
 from ragen_jax.rollout.numbers import RolloutNumbers
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
-from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.terminal import say
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from ragen_jax.devices.sharding import by_rows, replicated
 from ragen_jax.host_games.common.images import read_png_base64
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.sharding import by_rows, replicated
 from ragen_jax.text.pictures import BEGIN, END, HostPicture
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import IDS_PER_HOST_GAME, Images

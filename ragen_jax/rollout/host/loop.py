@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import TextGame
+from ragen_jax.devices.exchange import to_host
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import shared_length
-from ragen_jax.multihost.exchange import to_host
 from ragen_jax.rollout.collect import GivenSettings, make_responder, start_episodes
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.layout import RowLayout

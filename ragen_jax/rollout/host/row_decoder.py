@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from ragen_jax.devices.sharding import num_row_shards, platform_of
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import GivenSettings, make_decoding
@@ -27,7 +28,6 @@ from ragen_jax.rollout.decode import Context, Decoding, decode_step, read_in_chu
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.sampling import Sampler
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import num_row_shards, platform_of
 from ragen_jax.text.dialogue import Dialogue, Endings
 from ragen_jax.types import Params, TokenSpan
 

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ragen_jax.devices import exchange
 from ragen_jax.host_games.workers.episodes import SolvedEpisode as SolvedEpisode
 from ragen_jax.host_games.workers.episodes import play_rows as play_rows
 from ragen_jax.host_games.workers.episodes import play_solutions as play_solutions
 from ragen_jax.host_games.workers.pool import Pool as Pool
 from ragen_jax.host_games.workers.pool import WorkerResponse as WorkerResponse
-from ragen_jax.multihost import exchange
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.terminal import say
 from ragen_jax.text.messages import find_answer, parse_text

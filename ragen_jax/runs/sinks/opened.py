@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ragen_jax.extras import install_command
+from ragen_jax import install_command
 from ragen_jax.registry.functions import load_reference
 from ragen_jax.runs.progress import announced_late
 from ragen_jax.runs.sinks import SINKS

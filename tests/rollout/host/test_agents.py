@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from envs.base import PlayBudget
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs
 from ragen_jax.rollout.host.agents import AgentCollector, demonstrate
 from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_call_dialogue
 from tests.rollout import players
 from tests.rollout.host.test_games import SETTINGS

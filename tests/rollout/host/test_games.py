@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from envs.base import PlayBudget
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout.collect import GivenSettings
@@ -28,7 +29,6 @@ from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
 from ragen_jax.rollout.numbers import rollout_numbers
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.endings import find_answer_end
 from ragen_jax.types import TokenSpan

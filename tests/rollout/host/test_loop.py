@@ -17,6 +17,7 @@ from configs import (
     sokoban,
     sudoku,
 )
+from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program.build import BUILT_IN
@@ -26,7 +27,6 @@ from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import rollout_keys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.numbers import rollout_numbers
-from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_task
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.messages import in_markup, strip_prefix

@@ -8,8 +8,8 @@ import types
 import pytest
 
 from configs import base
+from ragen_jax import install_command
 from ragen_jax.config import changed_keys, renew, validate
-from ragen_jax.extras import install_command
 from ragen_jax.runs import progress, reader, writer
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.run import Run

@@ -9,12 +9,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from ragen_jax.fetch import gguf, packaged
+from ragen_jax.models.fetch import gguf, packaged
 from ragen_jax.models.hf.digests import DIGESTS_FILE
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
-from tests.fetch import write_gguf
+from tests.models.fetch import write_gguf
 
 KNOWN = packaged.PACKAGED["smollm2-135m"]
 

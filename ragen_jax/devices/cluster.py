@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ragen_jax.multihost import heartbeat
+from ragen_jax.devices import heartbeat
 
 HELP = (
     "Several processes, one run: 'auto' (those of srun, mpirun or a JobSet of "

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ragen_jax.fetch import gguf
-from ragen_jax.fetch.hub import refuse_existing
 from ragen_jax.models.families import read_config
+from ragen_jax.models.fetch import gguf
+from ragen_jax.models.fetch.hub import refuse_existing
 from ragen_jax.models.hf.digests import DIGESTS_FILE, find_damage, write_digests
 from ragen_jax.models.hf.files import (
     TOKENIZER_SETTINGS_FILE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragen_jax.multihost.cluster import find_place
+from ragen_jax.devices.cluster import find_place
 from tests import commands
 
 SLURM = {

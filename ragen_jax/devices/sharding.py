@@ -367,7 +367,7 @@ def _partition(
         if name not in LOGICAL_AXES:
             raise ValueError(
                 f"parameter {path} has the logical axis {name!r}; "
-                f"ragen_jax/sharding.py knows "
+                f"ragen_jax/devices/sharding.py knows "
                 f"{', '.join(LOGICAL_AXES)}"
             )
         axis = LOGICAL_AXES[name]
@@ -377,7 +377,7 @@ def _partition(
             raise ValueError(
                 f"parameter {path}: logical axes {used[axis]!r} and {name!r} both fall "
                 f"on the mesh axis {axis!r}; change LOGICAL_AXES in "
-                "ragen_jax/sharding.py"
+                "ragen_jax/devices/sharding.py"
             )
         used[axis] = name
         if size % mesh.shape[axis]:

@@ -5,6 +5,7 @@ Until it is complete it is a hidden folder beside its place, from which a later 
 goes on.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ragen_jax.models.hf.digests import write_digests
@@ -16,11 +17,18 @@ from ragen_jax.models.hf.files import (
     model_files,
 )
 from ragen_jax.models.hf.weights import load_config
-from ragen_jax.text.tokenizer import load_tokenizer
 
 
-def fetch_hub(hub_id: str, folder: Path) -> None:
-    """Downloads a model of the hub; the sizes are checked before the weights come.
+def fetch_hub(
+    hub_id: str, folder: Path, *, check_tokenizer: Callable[[Path], object]
+) -> None:
+    """Downloads a model of the hub; what is small is checked before the weights come.
+
+    Args:
+      hub_id: OWNER/NAME.
+      folder: to create.
+      check_tokenizer: called with a folder that holds the tokenizer's files; raises
+        ValueError if it cannot be used.
 
     Raises:
       ValueError: the folder exists, the hub does not have the model or cannot be
@@ -38,7 +46,7 @@ def fetch_hub(hub_id: str, folder: Path) -> None:
     configs = [name for name in HUB_FILES if name.endswith(".json")]
     hub_snapshot(hub_id, [*configs, *TOKENIZER_FILES], partial)
     load_config(partial)
-    load_tokenizer(partial)
+    check_tokenizer(partial)
     hub_snapshot(hub_id, [*HUB_FILES, *TOKENIZER_FILES], partial)
     if not any(partial.glob("*.safetensors")):
         raise ValueError(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
+from ragen_jax.devices.sharding import make_mesh, param_shardings
 from ragen_jax.models.layers import LOGICAL_AXES as MODEL_AXES
-from ragen_jax.sharding import make_mesh, param_shardings
 
 
 @pytest.fixture(scope="module")

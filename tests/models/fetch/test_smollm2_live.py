@@ -19,7 +19,7 @@ from envs.board_game import OBSERVATIONS
 from envs.contract.subject import rows
 from envs.frozen_lake.env import FrozenLake
 from envs.templates import Template
-from ragen_jax import sharding
+from ragen_jax.devices import sharding
 from ragen_jax.learner.learner import Networks, build_learner
 from ragen_jax.models.hf.weights import Texts, load_checkpoint, save_checkpoint
 from ragen_jax.models.kv_cache import init_cache

@@ -348,7 +348,7 @@ def watch_processes(workdir: pathlib.Path, stall_seconds: float | None) -> Watch
     # The parents of the processes read this module's files without loading JAX.
     import jax
 
-    from ragen_jax.multihost import exchange
+    from ragen_jax.devices import exchange
 
     exchange.check_devices()
     attempt, address = exchange.gather(uuid.uuid4().hex)[0], ""

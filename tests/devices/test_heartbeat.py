@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from ragen_jax.multihost import heartbeat
-from ragen_jax.multihost.heartbeat import (
+from ragen_jax.devices import heartbeat
+from ragen_jax.devices.heartbeat import (
     Heartbeat,
     Watch,
     find_lost,
