@@ -1,4 +1,4 @@
-"""Two processes of four devices are one run: equal, resumable, ended together."""
+"""Two processes are one run: equal, resumable, ended together."""
 
 import itertools
 import json
@@ -110,9 +110,17 @@ def test_a_checkpoint_opens_on_one_process_and_on_two(pair, model, tmp_path):
     assert commands.record_of(tmp_path / "run")["metrics"][-1]["iteration"] == 6
 
 
+# Interruptions do not depend on the number of devices, and these share two cores.
+ONE_EACH = {"devices": (1, 1)}
+
+
 def untested(model, workdir, **changes):
-    """A longer run without evaluations, to be interrupted."""
-    settings = SETTINGS | {"evaluation__every": None, "train__num_iterations": 12}
+    """A longer run without evaluations, to be interrupted; see `ONE_EACH`."""
+    settings = SETTINGS | {
+        "mesh__data": 2,
+        "evaluation__every": None,
+        "train__num_iterations": 12,
+    }
     del settings["evaluation__num_prompts"]
     return commands.train_command(model, workdir, **settings | changes)
 
@@ -120,7 +128,7 @@ def untested(model, workdir, **changes):
 @pytest.fixture(scope="module")
 def uninterrupted(model, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    results = run_pair(untested(model, workdir))
+    results = run_pair(untested(model, workdir), **ONE_EACH)
     assert [r.returncode for r in results] == [0, 0], results
     return workdir
 
@@ -139,7 +147,7 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
     kills, start = 0, time.monotonic()
     for attempt in itertools.count():
         started_at = time.time()
-        with Pair(untested(model, workdir)) as pair:
+        with Pair(untested(model, workdir), **ONE_EACH) as pair:
             # Child and parent of either process.
             if kills < 4:
                 victim = attempt % 2
@@ -196,8 +204,9 @@ def test_sigterm_to_all_saves_once_and_to_one_stops_both(
     uninterrupted, model, tmp_path
 ):
     workdir = tmp_path / "run"
+    rare = untested(model, workdir, checkpoint__every=50)
     for receivers in ((0, 1), (1,)):
-        with Pair(untested(model, workdir, checkpoint__every=50)) as pair:
+        with Pair(rare, **ONE_EACH) as pair:
             _wait_for_progress(workdir, pair, 2)
             for number in receivers:
                 pair.processes[number].send_signal(signal.SIGTERM)
@@ -208,7 +217,7 @@ def test_sigterm_to_all_saves_once_and_to_one_stops_both(
         (stopped,) = re.findall(r"stopped after (\d+) of 12", results[0].stdout)
         assert stopped in checkpoints
         assert len(checkpoints) == len(receivers) % 2 + 1
-    results = run_pair(untested(model, workdir, checkpoint__every=50))
+    results = run_pair(rare, **ONE_EACH)
     assert [r.returncode for r in results] == [0, 0], results
     same_run(workdir, uninterrupted)
 
@@ -245,9 +254,9 @@ def test_processes_with_other_numbers_of_devices_are_refused(model, tmp_path):
 @pytest.mark.slow
 def test_a_second_start_is_refused_and_the_first_goes_on(model, tmp_path):
     run = untested(model, tmp_path / "run")
-    with Pair(run) as first:
+    with Pair(run, **ONE_EACH) as first:
         _wait_for_progress(tmp_path / "run", first, 1)
-        with Pair(run) as second:
+        with Pair(run, **ONE_EACH) as second:
             refused = second.finish(timeout=120)
         for result in refused:
             assert result.returncode == 2, result.stdout
@@ -316,7 +325,7 @@ def test_the_job_file_for_slurm(model, tmp_path):
     run = untested(model, tmp_path / "run", checkpoint__every=50)
     config, workdir, *flags = run[3:]
     python = pathlib.Path(run[0]).parent
-    environment = commands.environment(devices=4) | {
+    environment = commands.environment(devices=1) | {
         "PATH": f"{tmp_path / 'bin'}:{python}:/usr/bin:/bin",
         "CONFIG": config.removeprefix("--config="),
         "WORKDIR": workdir.removeprefix("--workdir="),
@@ -346,7 +355,7 @@ def test_the_job_file_for_slurm(model, tmp_path):
     output, _ = job.communicate(timeout=300)
     assert job.returncode == 143, output
     assert f"scontrol requeue {environment['SLURM_JOB_ID']}" in output
-    assert "2 processes (from slurm), 8 devices" in output
+    assert "2 processes (from slurm), 2 devices" in output
     # Started again it resumes and ends.
     job = start()
     output, _ = job.communicate(timeout=300)
