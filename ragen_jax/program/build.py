@@ -66,6 +66,13 @@ BUILT_IN = {
     for name in ("pocket", "pocket_worlds", "pocket_host", "pocket_vision")
 }
 POCKET = BUILT_IN["pocket"]
+# Sections that no rollout reads.
+LEARNING = frozenset(
+    {
+        *("algo", "checkpoint", "critic", "diagnostics", "filter", "kl", "learner"),
+        *("loss", "optimizer", "schedule", "train", "warning"),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,18 +194,26 @@ def num_ids(path: str, tokenizer: Tokenizer) -> int | None:
     return None if path in BUILT_IN else tokenizer.vocab_size
 
 
-def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:
+def build_program(
+    config: ConfigDict,
+    overrides: Collection[str] = (),
+    bound: Sequence[Task] | None = None,
+) -> Program:
     """Check the configuration, load the model, tabulate the text, set up the mesh.
+
+    `bound`: see `build_parts`.
 
     Raises:
       ValueError: a key or a file is wrong; nothing has been written.
     """
-    program, params = open_program(config, overrides)
+    program, params = open_program(config, overrides, bound)
     return dataclasses.replace(program, state=program.learner.init(params, config.seed))
 
 
 def open_program(
-    config: ConfigDict, overrides: Collection[str] = ()
+    config: ConfigDict,
+    overrides: Collection[str] = (),
+    bound: Sequence[Task] | None = None,
 ) -> tuple[Program, Params]:
     """The program with a description of its state, and the checkpoint's parameters.
 
@@ -210,7 +225,7 @@ def open_program(
     validate(config, overrides)
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
-    parts = build_parts(config, load_config(folder), tokenizer)
+    parts = build_parts(config, load_config(folder), tokenizer, bound=bound)
     check_memory(config, parts)
     check_sessions(config, parts)
     warn_of_pocket_settings(config, tokenizer)
@@ -289,6 +304,7 @@ def build_parts(
     model: ModelConfig,
     tokenizer: Tokenizer,
     devices: Sequence[jax.Device] | None = None,
+    bound: Sequence[Task] | None = None,
 ) -> Parts:
     """Tabulate the text, set up the mesh, put the functions together.
 
@@ -296,16 +312,21 @@ def build_parts(
       config: validated.
       model, tokenizer: of `model.path`; weights are not read.
       devices: to compute on, or described ones; None: JAX's.
+      bound: tasks of a configuration that differs in `LEARNING` and in data alone,
+        with rollouts that may have been compiled; None: new ones.
 
     Raises:
       ValueError: model, tokenizer and configuration do not fit each other.
     """
     check_sees(config, model)
     specs = env_specs(config)
-    tasks = [
-        build_task(config, spec, tokenizer, picture_kind=i)
-        for i, spec in enumerate(specs)
-    ]
+    if bound is None:
+        tasks = [
+            build_task(config, spec, tokenizer, picture_kind=i)
+            for i, spec in enumerate(specs)
+        ]
+    else:
+        tasks = [renumber(config, task, model.vocab_size) for task in bound]
     sharding.check_network(config.mesh, model)
     check_names(tasks)
     for task in tasks:
@@ -317,13 +338,15 @@ def build_parts(
     pictures = pictures_of(tasks, model)
     networks = _networks(config, model, tokenizer, mesh, pictures)
     batch_sharding = sharding.by_rows(mesh)
-    where = {"policy": networks.policy, "mesh": mesh, "players": players}
-    bind = functools.partial(bind_policy, config, **where)
-    return Parts(
-        tasks=tuple(
+    if bound is None:
+        where = {"policy": networks.policy, "mesh": mesh, "players": players}
+        bind = functools.partial(bind_policy, config, **where)
+        tasks = [
             bind(task, index=i, num_groups=spec.num_groups)
             for i, (task, spec) in enumerate(zip(tasks, specs, strict=True))
-        ),
+        ]
+    return Parts(
+        tasks=tuple(tasks),
         policy=networks.policy,
         model=model,
         learner=build_learner(

@@ -3,7 +3,7 @@
 In: validated configurations, one after the other. Out: a `Program` each. Loading and
 compiling take half a minute for the pocket model. Configurations that differ only in
 their seed and in numbers that are declared as data (`ragen_jax/registry/numbers.py`)
-share the compiled functions.
+share the compiled functions; those that also differ in how they learn, the rollouts.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.devices.sharding import platform_of
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.program.build import (
+    LEARNING,
     Program,
     build_parts,
     build_program,
@@ -26,7 +27,7 @@ from ragen_jax.program.build import (
     renumber,
 )
 from ragen_jax.registry.numbers import data_keys
-from ragen_jax.registry.settings import flatten
+from ragen_jax.registry.settings import Leaves, flatten
 from ragen_jax.runs.machine import references
 from ragen_jax.text.tokenizer import load_tokenizer
 
@@ -49,8 +50,8 @@ class Programs:
     def __init__(self, num_kept: int = 1):
         self._lock = threading.RLock()
         self._num_kept = num_kept
-        # By key, the latest last.
-        self._programs: dict[str, Program] = {}
+        # By `play_key` and `program_key`, the latest last.
+        self._programs: dict[tuple[str, str], Program] = {}
 
     def start(self, config: ConfigDict) -> Program:
         """The program of a validated configuration, with the first state of its run.
@@ -59,14 +60,19 @@ class Programs:
           ValueError: see `build_program`.
         """
         with self._lock:
-            key = program_key(config)
-            if key in self._programs:
-                return restart(self._programs[key], config)
+            plays, key = play_key(config), program_key(config)
+            if (plays, key) in self._programs:
+                return restart(self._programs[plays, key], config)
+            # Only the tasks: the weights of a program that goes make room first.
+            bound = next(
+                (p.tasks for (same, _), p in self._programs.items() if same == plays),
+                None,
+            )
             while len(self._programs) >= self._num_kept:
                 del self._programs[next(iter(self._programs))]
-            program = build_program(config)
+            program = build_program(config, bound=bound)
             # The run gets the state; updates donate its buffers.
-            self._programs[key] = dataclasses.replace(program, state=None)
+            self._programs[plays, key] = dataclasses.replace(program, state=None)
             return program
 
     def forget(self) -> None:
@@ -77,10 +83,20 @@ class Programs:
 
 def program_key(config: ConfigDict) -> str:
     """Equal for configurations that can share a program."""
+    return json.dumps(_compiled_in(config), sort_keys=True)
+
+
+def play_key(config: ConfigDict) -> str:
+    """Equal for configurations whose rollouts are the same programs."""
+    leaves = _compiled_in(config).items()
+    played = {key: x for key, x in leaves if key.partition(".")[0] not in LEARNING}
+    return json.dumps(played, sort_keys=True)
+
+
+def _compiled_in(config: ConfigDict) -> Leaves:
     leaves = flatten(config)
     free = data_keys(leaves) | {"seed"}
-    compiled_in = {key: value for key, value in leaves.items() if key not in free}
-    return json.dumps(compiled_in, sort_keys=True)
+    return {key: value for key, value in leaves.items() if key not in free}
 
 
 def restart(program: Program, config: ConfigDict) -> Program:

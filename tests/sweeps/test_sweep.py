@@ -10,11 +10,14 @@ import pytest
 from configs import sokoban
 from ragen_jax.config import to_json
 from ragen_jax.diagnostics.timing import compilations
+from ragen_jax.program.build import LEARNING, bind_policy, build_program, renumber
 from ragen_jax.runs import reader
 from ragen_jax.sweeps import sweep as sweeps
 from ragen_jax.sweeps.grid import check_cells, make_cells, parse_grid
-from ragen_jax.sweeps.programs import Programs, program_key
+from ragen_jax.sweeps.programs import Programs, play_key, program_key
 from ragen_jax.sweeps.results import run_folder
+from ragen_jax.tasks.build import build_task
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.train import run_program, train
 from tests import commands
 
@@ -114,6 +117,49 @@ def test_another_seed_and_other_numbers_compile_nothing(model, tmp_path):
     records = [commands.record_of(tmp_path / name) for name in ("other", "alone")]
     assert records[0] == records[1]
     assert result_of(tmp_path / "alone") == results[1]
+
+
+def test_another_way_to_learn_plays_by_the_same_programs(
+    model, tmp_path, compiled_names
+):
+    """Only the update is compiled; and the run is the one of `train` alone."""
+    programs = Programs()
+    first = make_config(model, diagnostics__every=None)
+    changes = {
+        "algo.advantage": "grpo",
+        "rollout.format_penalty": -0.5,
+        "evaluation.temperature": 0.7,
+        "diagnostics.every": None,
+    }
+    other = make_config(model, seed=1, **changes)
+    assert program_key(first) != program_key(other)
+    assert play_key(first) == play_key(other)
+    assert run_program(first, programs.start(first), tmp_path / "first") == 0
+    before = compiled_names()
+    assert {"rollout", "update", "_look"} <= set(before)
+    assert run_program(other, programs.start(other), tmp_path / "other") == 0
+    compiled = set(compiled_names()[len(before) :])
+    assert "update" in compiled
+    assert not compiled & {"rollout", "_look"}
+    assert train(other, tmp_path / "alone") == 0
+    records = [commands.record_of(tmp_path / name) for name in ("other", "alone")]
+    assert records[0] == records[1]
+    assert result_of(tmp_path / "alone") == result_of(tmp_path / "other")
+
+
+def test_rollouts_read_nothing_of_how_a_run_learns(model):
+    """So `play_key` may leave these sections out."""
+    config = make_config(model)
+    whole = build_program(config)
+    config = config.unlock()
+    for section in LEARNING:
+        del config[section]
+    (spec,) = env_specs(config)
+    task = build_task(config, spec, whole.task.tokenizer)
+    mesh = whole.batch_sharding.mesh
+    sizes = {"index": 0, "num_groups": spec.num_groups}
+    task = bind_policy(config, task, whole.policy, mesh, **sizes)
+    assert renumber(config, whole.task, whole.model.vocab_size).rules == task.rules
 
 
 @pytest.mark.parametrize("key", ["learner.epochs=1,2", "loss.dual_clip=3.0,None"])
