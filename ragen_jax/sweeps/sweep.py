@@ -24,7 +24,7 @@ from ragen_jax.runs.stop import StopRequest
 from ragen_jax.sweeps import results
 from ragen_jax.sweeps.console import RunDisplay, SweepDisplay
 from ragen_jax.sweeps.grid import Cell, check_cells, named
-from ragen_jax.sweeps.programs import Programs, check_program, program_key
+from ragen_jax.sweeps.programs import Programs, check_program, play_key, program_key
 from ragen_jax.terminal import say
 from ragen_jax.train import run_program
 
@@ -125,7 +125,7 @@ def train_cells(
 def plan(
     cells: Sequence[tuple[Cell, Sequence[int]]], workdir: pathlib.Path
 ) -> list[PlannedRun]:
-    """The runs that are not finished, grouped by the program they share.
+    """The runs that are not finished, grouped by what they share: rollouts, programs.
 
     Args:
       cells: validated, each with its seeds.
@@ -134,10 +134,13 @@ def plan(
     pairs = [
         (cell, seed, cell.with_seed(seed)) for cell, seeds in cells for seed in seeds
     ]
-    by_program: dict[str, list] = {}
+    groups: dict[str, dict[str, list]] = {}
     for pair in pairs:
-        by_program.setdefault(program_key(pair[2]), []).append(pair)
-    ordered = [pair for group in by_program.values() for pair in group]
+        alike = groups.setdefault(play_key(pair[2]), {})
+        alike.setdefault(program_key(pair[2]), []).append(pair)
+    ordered = [
+        p for alike in groups.values() for group in alike.values() for p in group
+    ]
     runs = []
     for i, (cell, seed, config) in enumerate(ordered, 1):
         folder = results.run_folder(workdir, cell.name, seed)

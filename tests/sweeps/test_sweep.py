@@ -241,6 +241,13 @@ def test_unusable_folders_are_refused_before_the_runs(model, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file", "seed-9"}
 
 
+def test_runs_with_the_same_rollouts_follow_each_other(model, tmp_path):
+    cells = cells_of(model, "learner.epochs=1,2", "rollout.max_turns=1,2")
+    runs = sweeps.plan([(cell, (0,)) for cell in cells], tmp_path)
+    order = [(r.config.rollout.max_turns, r.config.learner.epochs) for r in runs]
+    assert order == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
 def test_the_next_program_is_compiled_ahead_of_its_turn(model, tmp_path):
     cells = cells_of(model, "learner.epochs=1,2")
     runs = sweeps.plan([(cell, (0, 1, 2)) for cell in cells], tmp_path)
