@@ -155,7 +155,7 @@ def test_only_built_in_models_are_spoken_of(is_built_in, monkeypatch, tmp_path, 
         raise Reached
 
     parts = types.SimpleNamespace(tasks=[types.SimpleNamespace(env=Chess())])
-    monkeypatch.setattr(build, "build_parts", lambda *_: parts)
+    monkeypatch.setattr(build, "build_parts", lambda *_, **__: parts)
     for check in ("check_memory", "check_sessions"):
         monkeypatch.setattr(build, check, lambda *_: None)
     monkeypatch.setattr(build, "load_checkpoint", stop)
