@@ -2,7 +2,7 @@
 
 In: a GGUF file (version 3) of a Llama in the number formats of `_BLOCKS`. Out: its
 metadata, float32 tensors and the text of its `tokenizer.json`. Only files whose digest
-is known are read (`fetch.py`): damage is not looked for.
+is known are read (`packaged.py`): damage is not looked for.
 
 Source: the specification of GGUF and of its quantized blocks in the repository ggml.
 """
