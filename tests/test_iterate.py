@@ -13,11 +13,11 @@ from tests import commands
 
 @pytest.mark.slow
 def test_iterations_of_everything_repeat(tmp_path):
-    """Two games, adapters over a frozen model, rollouts used twice, a split mesh."""
+    """Two entries, adapters over a frozen model, rollouts used twice, a split mesh."""
     config = sokoban.get_config()
     changes = {
         "model.path": str(commands.tiny_model(tmp_path / "m", num_key_value_heads=2)),
-        "env.mix": (("bandit", 1), ("frozen_lake", 1)),
+        "env.mix": (("bandit", 1), ("bandit", 1, {"label": "Other"})),
         "rollout.max_turns": 1,
         "bonus.length": 0.5,
         "bonus.min_tokens": 1,

@@ -15,12 +15,13 @@ def model(tmp_path_factory):
 
 
 def episodes(model, workdir, **mesh):
-    """What is played in two iterations.
+    """What is played in an iteration.
 
     In a process of its own on several devices: those that do not agree when to leave a
     loop wait for each other, and XLA ends the process.
     """
-    words = commands.train_command(model, workdir, train__num_iterations=1, **mesh)
+    changes = {"train__num_iterations": 1, "evaluation__every": None}
+    words = commands.train_command(model, workdir, **changes, **mesh)
     done = commands.run(words, devices=8) if mesh else commands.call(words)
     assert done.returncode == 0, done.stderr
     return [
@@ -42,6 +43,6 @@ def test_rows_and_network_split_play_what_one_device_plays(model, tmp_path):
     assert len(set(lengths)) > 1
     for one, other in zip(alone, split, strict=True):
         for mine, theirs in zip(one["turns"], other["turns"], strict=True):
-            assert mine["reply"] == theirs["reply"]
-            assert mine["actions"] == theirs["actions"]
+            for key in ("board", "reply", "actions"):
+                assert mine[key] == theirs[key]
             np.testing.assert_allclose(mine["log_prob"], theirs["log_prob"], atol=1e-3)

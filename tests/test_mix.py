@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from configs import bandit, base, frozen_lake, mix, sokoban
+from configs import bandit, base, mix, sokoban
 from ragen_jax import config as config_lib
 from ragen_jax import rngs
 from ragen_jax.diagnostics.early_stopping import stop_reason
@@ -23,7 +23,8 @@ from ragen_jax.tasks.specs import env_specs
 from ragen_jax.train import train
 from tests import commands
 
-MIX = (("sokoban", 2), ("frozen_lake", 1))
+# One of them is the cheapest to compile.
+MIX = (("sokoban", 2), ("bandit", 1))
 STEP = rngs.step_key(rngs.root_key(0), 0)
 
 
@@ -46,19 +47,21 @@ def mixed(model):
 @pytest.fixture(scope="module")
 def alone(model):
     """Each environment's own program, with as many groups as it has in the mix."""
-    tasks = {"Sokoban": (sokoban, 2), "FrozenLake": (frozen_lake, 1)}
+    games = {"Sokoban": ("sokoban", 2), "Bandit": ("bandit", 1)}
     return {
         name: build_program(
-            commands.tiny_config(task, model, rollout__num_groups=groups)
+            commands.tiny_config(
+                sokoban, model, env__name=game, rollout__num_groups=groups
+            )
         )
-        for name, (task, groups) in tasks.items()
+        for name, (game, groups) in games.items()
     }
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, model):
     workdir = tmp_path_factory.mktemp("mixed") / "run"
-    config = mixed_config(model, train__num_iterations=3)
+    config = mixed_config(model, train__num_iterations=2)
     assert train(config, workdir) == 0
     return workdir
 
@@ -67,7 +70,7 @@ def trained(tmp_path_factory, model):
 def test_each_environment_plays_as_if_it_was_alone(mixed, alone):
     params = mixed.state.params
     rollouts = mixed.collect(params, STEP)
-    assert mixed.names == ("Sokoban", "FrozenLake")
+    assert mixed.names == ("Sokoban", "Bandit")
     for i, name in enumerate(mixed.names):
         (expected,) = alone[name].collect(params, rngs.environment_key(STEP, i))
         chex.assert_trees_all_equal(rollouts[i], expected)
@@ -131,7 +134,7 @@ def test_eight_devices_play_the_same(model):
 @pytest.mark.slow
 def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, capsys):
     workdir = tmp_path / "run"
-    for iterations in (1, 3):
+    for iterations in (1, 2):
         config = mixed_config(model, train__num_iterations=iterations)
         assert train(config, workdir) == 0
     # A finished run says again what it ended with.
@@ -140,7 +143,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, c
     first, resumed, whole = re.findall(r"^params sha256 \w+$", said, re.M)
     assert first != resumed == whole
     assert re.search(r"^Sokoban: held-out success .* -> ", said, re.M)
-    assert re.search(r"^FrozenLake: held-out success .* -> ", said, re.M)
+    assert re.search(r"^Bandit: success on validation levels .* -> ", said, re.M)
     again, whole = commands.record_of(workdir), commands.record_of(trained)
     # The first part ended with an evaluation of its own.
     assert again["metrics"][1].items() >= whole["metrics"][1].items()
@@ -152,23 +155,23 @@ def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, c
 
 @pytest.mark.slow
 def test_a_run_reports_every_environment(trained):
-    record = reader.read_metrics(trained)[2]
-    for name in ("Sokoban", "FrozenLake"):
+    record = reader.read_metrics(trained)[-1]
+    for name in ("Sokoban", "Bandit"):
         assert f"train/{name}/success" in record
         assert f"train/{name}/pass@4" in record
         assert f"val-env/{name}/regret" in record
     files = commands.record_of(trained)["trajectories"]
-    assert files["iteration_000003.jsonl"].count('"environment": "FrozenLake"') == 4
-    assert files["iteration_000003.jsonl"].count('"environment": "Sokoban"') == 8
+    assert files["iteration_000002.jsonl"].count('"environment": "Bandit"') == 4
+    assert files["iteration_000002.jsonl"].count('"environment": "Sokoban"') == 8
 
 
 @pytest.mark.slow
 def test_one_of_them_can_be_picked(trained):
     opened = open_trained(trained, None)
     assert opened.program.task.name == "Sokoban"
-    assert opened.only("frozen_lake").program.names == ("FrozenLake",)
-    with pytest.raises(ValueError, match="it has Sokoban, FrozenLake"):
-        opened.only("bandit")
+    assert opened.only("bandit").program.names == ("Bandit",)
+    with pytest.raises(ValueError, match="it has Sokoban, Bandit"):
+        opened.only("frozen_lake")
 
 
 @pytest.mark.slow
@@ -177,9 +180,9 @@ def test_evaluate_prints_a_line_each(trained, tmp_path):
     words = commands.command("evaluate", f"--run={trained}", f"--output={output}")
     done = commands.call(words)
     assert done.returncode == 0, done.stderr
-    assert "Sokoban, FrozenLake, 4 prompts\n1/2 Sokoban: success " in done.stdout
-    assert "\n2/2 FrozenLake: success " in done.stdout
-    assert output.read_text().count('"environment": "FrozenLake"') == 4
+    assert "Sokoban, Bandit, 4 prompts\n1/2 Sokoban: success " in done.stdout
+    assert "\n2/2 Bandit: success " in done.stdout
+    assert output.read_text().count('"environment": "Bandit"') == 4
 
 
 def test_the_display_has_them_side_by_side(capsys):
@@ -264,7 +267,6 @@ def test_what_contradicts_a_mix_is_refused():
     ("num_groups", "group_size", "advantage"),
     [
         (1, 32, "grpo"),
-        (32, 1, "reinforce"),
         (32, 1, "reinforce_plus_plus"),
         (32, 1, "gae"),
     ],

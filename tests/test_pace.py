@@ -59,7 +59,7 @@ def pytester_run(tmp_path):
 
 
 def test_a_run_that_collects_nothing_says_so(pytester_run):
-    done = pytester_run("", "-n", "2")
+    done = pytester_run("", "-n", "1")
     assert done.returncode == 5
     assert "no test ran: " in done.stdout
 

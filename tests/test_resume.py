@@ -1,7 +1,6 @@
 """Kill a run at any instant: resumed, it is bitwise the uninterrupted one."""
 
 import functools
-import itertools
 import os
 import re
 import signal
@@ -10,7 +9,15 @@ import time
 import numpy as np
 import pytest
 
+from ragen_jax.program.build import POCKET
+from ragen_jax.runs.reader import read_metrics
 from tests import commands
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The pocket model, which plays: a random one has no rewards to learn from."""
+    return POCKET
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +31,23 @@ def uninterrupted(tmp_path_factory, model):
         # As the runs that it is compared with: this process has other flags.
         done = commands.run(words, optimized=optimized)
         assert done.returncode == 0, done.stderr
-        assert "held-out success" in done.stdout
+        assert all(m["actor/advantage_std"] > 0 for m in read_metrics(workdir)[1:])
         return workdir, done.stdout
 
     return make
 
 
 def train_command(model, workdir, **changes) -> list[str]:
-    """With a critic: the state is the largest there is. Rollouts in two parts."""
+    """With a critic: the state is the largest there is. Rollouts in two parts.
+
+    The game is the one that is traced and compiled soonest, as every start does.
+    """
     changes = {"algo__advantage": "gae", "rollout__part_rows": 4} | changes
-    return commands.train_command(model, workdir, **changes)
+    return commands.train_command(model, workdir, "bandit", **changes)
+
+
+def count_lines(path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def digest(output: str) -> str:
@@ -62,7 +76,7 @@ def test_stopped_by_sigterm_then_killed_inside_a_save(uninterrupted, tmp_path, m
     words = train_command(model, tmp_path / "run", checkpoint__every=100)
     process = commands.start(words)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+    while count_lines(metrics) < 3:
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -84,28 +98,20 @@ def test_stopped_by_sigterm_then_killed_inside_a_save(uninterrupted, tmp_path, m
 
 @pytest.mark.slow
 def test_killed_at_random_instants(uninterrupted, tmp_path, model):
-    """Kills while compiling, rolling out, updating and (seen on disk) while saving."""
+    """Kills while starting or compiling, and after some iterations."""
     workdir, output = uninterrupted(optimized=False)
     words = train_command(model, tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
     random = np.random.default_rng(0)
-    during_save = 0
-    for attempt in itertools.count():
+    for least_lines, most_seconds in ((0, 8), (1, 1), (3, 0.5)):
         process = commands.start(words)
-        wait_for_save = attempt % 2 == 0
-        deadline = time.monotonic() + (60 if wait_for_save else random.uniform(4, 14))
-        while time.monotonic() < deadline and process.poll() is None:
-            if wait_for_save and list(tmp_path.glob("run/checkpoints/*tmp*")):
-                during_save += 1
-                break
-            time.sleep(0.002)
-        if attempt >= 4:
-            break
+        while process.poll() is None and count_lines(metrics) < least_lines:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, most_seconds))
         process.kill()
-        process.wait()
-    output_again, _ = process.communicate(timeout=300)
+        process.communicate()
     final = commands.run(words)
-    assert final.returncode == 0, output_again + final.stderr
-    assert during_save >= 1
+    assert final.returncode == 0, final.stderr
     assert digest(final.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
-from configs import sokoban
+from configs import bandit
 from ragen_jax import train as train_module
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.program.build import Program, build_program
+from ragen_jax.program.build import Program
 from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.runs.run import digest
+from ragen_jax.sweeps.programs import Programs
 from ragen_jax.train import train
 from tests import commands
 from tests.trajectories import make_trajectory
@@ -28,7 +29,25 @@ def tiny_config(model, **changes):
         "logging__trajectories_every": 2,
         "logging__trajectories_per_iteration": 3,
     }
-    return commands.tiny_config(sokoban, model, **usual | changes)
+    return commands.tiny_config(bandit, model, **usual | changes)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shared_programs(model):
+    """Runs that play and learn alike share what is compiled, whatever else differs."""
+    usual, programs = tiny_config(model), Programs(num_kept=3)
+
+    def start(config, overrides=()):
+        alike = config.copy_and_resolve_references()
+        with alike.ignore_type():
+            for section in ("train", "checkpoint", "logging", "evaluation"):
+                alike[section] = usual[section]
+            alike.learner.updates_per_rollout = 1
+        return programs.start(alike)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_module, "build_program", start)
+        yield
 
 
 def iterations(workdir):
@@ -79,6 +98,8 @@ def say_of_updates(monkeypatch, **stats):
         "actor/consecutive_skipped": jnp.float32(0),
         "actor/sampler_log_prob_difference": jnp.float32(0),
     } | {f"actor/{name}": jnp.float32(value) for name, value in stats.items()}
+
+    build_program = train_module.build_program
 
     def build(config, overrides):
         program = build_program(config, overrides)
@@ -171,7 +192,7 @@ def test_the_policy_that_evaluated_best_is_saved_and_opened(
 
     def evaluate(program, params):
         evaluated.append(digest(params))
-        return {"val-env/Sokoban/success": next(scores)}, ()
+        return {"val-env/Bandit/success": next(scores)}, ()
 
     monkeypatch.setattr(train_module, "evaluate", evaluate)
     config = tiny_config(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from configs import base
+from configs import bandit, base
 from ragen_jax.config import changed_keys, validate
 from ragen_jax.diagnostics.early_warning import (
     ENTROPY,
@@ -21,7 +21,6 @@ from ragen_jax.diagnostics.early_warning import (
 )
 from ragen_jax.train import train
 from tests import commands
-from tests.test_train import tiny_config
 
 # A healthy iteration, and for each indicator a value outside its band on either side.
 HEALTHY = {
@@ -331,6 +330,7 @@ def test_every_setting_is_a_key():
 
 # Of replies cut at 24 tokens some are shorter: an alarm where more are than at first.
 NERVOUS = {
+    "evaluation__every": None,
     "rollout__max_reply_tokens": 24,
     "logging__trajectories_every": 1,
     "warning__baseline_iterations": 1,
@@ -345,7 +345,8 @@ NERVOUS = {
 
 
 def run(model, workdir, capsys, **changes):
-    assert train(tiny_config(model, **NERVOUS | changes), workdir) == 0
+    config = commands.tiny_config(bandit, model, **NERVOUS | changes)
+    assert train(config, workdir) == 0
     output = capsys.readouterr().out
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return output, [json.loads(line) for line in lines]

@@ -4,16 +4,17 @@ import json
 
 import pytest
 
-from configs import sokoban
+from configs import bandit, sokoban
 from ragen_jax.config import validate
 from ragen_jax.runs.writer import TIMING_PREFIXES
 from ragen_jax.train import train
-from tests.test_train import tiny_config
+from tests import commands
 
 
 def run(model, workdir, capsys, **changes):
-    changes = {"diagnostics__every": None, "train__num_iterations": 3} | changes
-    assert train(tiny_config(model, **changes), workdir) == 0
+    usual = {"evaluation__every": None, "train__num_iterations": 3}
+    config = commands.tiny_config(bandit, model, **usual | changes)
+    assert train(config, workdir) == 0
     digest = capsys.readouterr().out.split("sha256 ")[1].split()[0]
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return digest, [json.loads(line) for line in lines]

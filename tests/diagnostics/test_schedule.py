@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from configs import sokoban
+from configs import bandit, sokoban
 from ragen_jax import config as config_lib
 from ragen_jax.diagnostics import mutual_information
 from ragen_jax.diagnostics.schedule import is_due
@@ -16,7 +16,7 @@ from tests import commands
 def run(model, workdir, capsys, *, every, total):
     """Digest of the parameters, and metrics by iteration without their times."""
     config = commands.tiny_config(
-        sokoban,
+        bandit,
         model,
         rollout__max_turns=1,
         evaluation__every=None,

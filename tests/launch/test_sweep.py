@@ -14,7 +14,7 @@ SEEDS = (0, 1)
 def sweep_command(model, workdir, *words, **changes) -> list[str]:
     """Two seeds of a short run, whose checkpoints hold every iteration."""
     changes = {"evaluation__every": None, "train__num_iterations": 4} | changes
-    keys = commands.train_command(model, workdir, **changes)
+    keys = commands.train_command(model, workdir, "bandit", **changes)
     start = keys.index("launch.train")
     seeds = f"--seeds={SEEDS[0]}:{SEEDS[-1] + 1}"
     return [*keys[:start], "launch.sweep", *keys[start + 1 :], seeds, *words]
@@ -30,7 +30,7 @@ def test_stopped_by_sigterm_then_killed_a_sweep_goes_on(model, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     done = commands.call(sweep_command(model, whole))
     assert done.returncode == 0, done.stderr
-    assert "run 2/2: seed 1: Sokoban training success " in done.stdout
+    assert "run 2/2: seed 1: Bandit training success " in done.stdout
 
     words = sweep_command(model, cut)
     process = commands.start(words)

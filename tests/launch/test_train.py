@@ -87,7 +87,7 @@ def test_evaluate_a_run(trained, tmp_path):
 def test_evaluate_weights_in_hugging_face_layout(model):
     words = commands.command(
         "evaluate",
-        "--config=configs/sokoban.py",
+        "--config=configs/bandit.py",
         f"--config.model.path={model}",
         "--num_prompts=4",
         "--temperature=0",

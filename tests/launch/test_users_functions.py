@@ -72,7 +72,9 @@ def test_a_run_with_them_resumes_and_refuses_other_options(trained):
 @pytest.mark.slow
 def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
     workdir, _ = trained
-    scored = commands.call(commands.command("evaluate", f"--run={workdir}"))
+    scored = commands.call(
+        commands.command("evaluate", f"--run={workdir}", "--num_prompts=4")
+    )
     assert scored.returncode == 0, scored.stderr
     assert "val-env/Sokoban/mean_actions_left" in scored.stdout
     words = [f"--run={workdir}", f"--output={tmp_path / 'model'}"]

@@ -39,15 +39,19 @@ def test_microbatches_and_chunks_do_not_matter(trajectory, usual):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"old_log_probs": "learner", "advantage": "gae"}], ids=str
+    ("changes", "settings"),
+    [
+        ({}, {}),
+        ({"old_log_probs": "learner", "advantage": "gae"}, {"microbatch_rows": 2}),
+    ],
+    ids=["grpo", "gae, two rows at a time"],
 )
-def test_widths_do_not_matter(trajectory, changes):
+def test_widths_do_not_matter(trajectory, changes, settings):
     """Rows of similar lengths share a pass, cut behind their last trained token."""
     whole = after(trajectory, **changes)
-    for settings in ({}, {"microbatch_rows": 2}):
-        cut = after(trajectory, learner__num_widths=4, **settings, **changes)
-        chex.assert_trees_all_close(cut[0].params, whole[0].params, atol=1e-6)
-        chex.assert_trees_all_close(cut[1], whole[1], atol=1e-5)
+    cut = after(trajectory, learner__num_widths=4, **settings, **changes)
+    chex.assert_trees_all_close(cut[0].params, whole[0].params, atol=1e-6)
+    chex.assert_trees_all_close(cut[1], whole[1], atol=1e-5)
 
 
 @pytest.mark.parametrize(

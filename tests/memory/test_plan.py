@@ -1,6 +1,7 @@
 """Plans: the same sizes as a real program's, and what cannot be planned."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -8,7 +9,7 @@ import shutil
 import jax
 import pytest
 
-from configs import sizes, sokoban
+from configs import bandit, sizes, sokoban
 from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
 from ragen_jax.memory.plan import make_plan, read_model
 from ragen_jax.memory.programs import MemoryUse
@@ -113,11 +114,54 @@ def test_a_checkpoint_that_is_saved_takes_the_memory_of_a_cpu():
     assert on_gpu.holdings["a checkpoint while it is saved"] == 0
 
 
+# What the formula adds up, in programs that differ in every part of it.
+ESTIMATED = {
+    "PPO, layers computed twice": (sokoban, "pocket,ppo", {"model__remat": "layers"}),
+    "a window, bfloat16": (
+        sokoban,
+        "pocket,grpo",
+        {
+            "rollout__context": "last_k",
+            "rollout__context_turns": 2,
+            "model__dtype": "bfloat16",
+        },
+    ),
+    "one turn": (bandit, "pocket,grpo", {}),
+}
+
+
+def estimated_config(case):
+    task, preset, changes = ESTIMATED[case]
+    # Large enough that the parts of the formula decide.
+    changes = {"rollout__num_groups": 8, "rollout__group_size": 16} | changes
+    config = task.get_config(preset)
+    changes["learner__minibatch_rows"] = 32
+    config.update_from_flattened_dict(commands.dotted(changes))
+    return config
+
+
+@functools.cache
+def counted(case):
+    config = estimated_config(case)
+    return plan_of(config, known=None, compiled=True, on_cpu=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ESTIMATED)
+def test_an_estimate_is_within_a_quarter_of_the_compiled_program(case):
+    estimate = plan_of(estimated_config(case), known=None, on_cpu=True).memory
+    count = counted(case).memory
+    for name in PROGRAMS:
+        for part in ("arguments", "outputs", "temporaries", "aliased", "peak"):
+            size = getattr(count[name], part)
+            difference = abs(getattr(estimate[name], part) - size)
+            assert difference <= 0.25 * size + 50_000, (name, part)
+
+
 @pytest.mark.slow
 def test_programs_are_the_ones_that_run():
     """XLA's count of the arguments is the state, its outputs take its place."""
-    config = tiny_config("pocket,grpo", rollout__max_turns=1)
-    plan = plan_of(config, known=None, compiled=True)
+    plan = counted("one turn")
     update, play = plan.memory["update"], plan.memory["rollout"]
     state = plan.floor - plan.holdings["gradients"]
     assert state <= update.arguments <= state + 2 * plan.holdings["trajectories"]
@@ -125,41 +169,8 @@ def test_programs_are_the_ones_that_run():
     assert state - 100 <= update.aliased <= state
     assert update.temporaries >= plan.holdings["gradients"]
     weights = plan.holdings["weights that are trained"]
-    assert weights <= play.arguments <= weights + 10_000
+    assert weights <= play.arguments <= weights + 20_000
     assert play.temporaries >= plan.holdings["KV cache of a rollout"]
-
-
-# What the formula adds up, in programs that differ in every part of it.
-ESTIMATED = {
-    "GRPO": ("pocket,grpo", {}),
-    "PPO, layers computed twice": ("pocket,ppo", {"model__remat": "layers"}),
-    "bfloat16": ("pocket,ppo", {"model__dtype": "bfloat16"}),
-    "a window": (
-        "pocket,grpo",
-        {"rollout__context": "last_k", "rollout__context_turns": 2},
-    ),
-    "one turn": ("pocket,grpo", {"rollout__max_turns": 1}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ESTIMATED)
-def test_an_estimate_is_within_a_quarter_of_the_compiled_program(case):
-    preset, changes = ESTIMATED[case]
-    # Large enough that the parts of the formula decide.
-    changes = {"rollout__num_groups": 8, "rollout__group_size": 16} | changes
-    config = sokoban.get_config(preset)
-    changes["learner__minibatch_rows"] = 32
-    config.update_from_flattened_dict(commands.dotted(changes))
-    estimate, count = (
-        plan_of(config, known=None, compiled=compiled, on_cpu=True).memory
-        for compiled in (False, True)
-    )
-    for name in PROGRAMS:
-        for part in ("arguments", "outputs", "temporaries", "aliased", "peak"):
-            size = getattr(count[name], part)
-            difference = abs(getattr(estimate[name], part) - size)
-            assert difference <= 0.25 * size + 50_000, (name, part)
 
 
 def test_an_estimate_compiles_nothing(monkeypatch):

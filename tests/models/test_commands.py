@@ -22,7 +22,7 @@ def model(tmp_path_factory):
 def trained(model, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
     done = commands.call(
-        commands.train_command(model, workdir, train__num_iterations=2)
+        commands.train_command(model, workdir, "bandit", train__num_iterations=2)
     )
     assert done.returncode == 0, done.stderr
     return workdir
@@ -64,7 +64,9 @@ def test_it_is_planned(model):
 def test_adapters_alone_are_exported(model, trained, tmp_path):
     workdir, output = tmp_path / "run", tmp_path / "adapters"
     done = commands.call(
-        commands.train_command(model, workdir, train__num_iterations=1, lora__rank=2)
+        commands.train_command(
+            model, workdir, "bandit", train__num_iterations=1, lora__rank=2
+        )
     )
     assert done.returncode == 0, done.stderr
     done = export(workdir, output, "--adapters")

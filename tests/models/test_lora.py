@@ -93,7 +93,7 @@ def test_logits_equal_recorded_ones_of_peft(name):
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     targets=st.lists(st.sampled_from(LINEAR_NAMES), min_size=1, unique=True),
     rank=st.integers(1, 9),

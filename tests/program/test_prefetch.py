@@ -29,7 +29,7 @@ from ragen_jax.rollout.host import games
 from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.runs.reader import RECORDED
 from ragen_jax.runs.run import digest
-from ragen_jax.train import make_iterate, train
+from ragen_jax.train import make_iterate, run_program, train
 from tests import commands
 
 AHEAD = {
@@ -44,6 +44,7 @@ AHEAD = {
 SPLIT = AHEAD | {"rollout.devices": 1}
 FILL = AHEAD | {"rollout.max_actions_per_turn": 1, "rollout.max_actions_per_episode": 1}
 MIXED = SPLIT | {"mesh.data": 2, "mesh.fsdp": 2, "rollout.devices": 4}
+PLAYED = {"FILL": FILL, "SPLIT": SPLIT}
 
 
 def make_config(model, changes, **more):
@@ -56,18 +57,26 @@ def make_config(model, changes, **more):
 
 
 @functools.cache
-def on_two_devices(model):
-    """The program of `SPLIT`; its state is not to be given away."""
-    return build_program(make_config(model, SPLIT))
+def program_of(model, name):
+    """The program of an entry of `PLAYED`; its state is not to be given away."""
+    return build_program(make_config(model, PLAYED[name]))
 
 
 def fresh_state(program):
     return jax.tree.map(jnp.copy, program.state)
 
 
-def advance(config, num_iterations):
-    """Results of some iterations, on the host, and the program."""
-    program, found = build_program(config), []
+def run_again(model, name, workdir, **changes):
+    """A run in the program of an entry, with changes that are not compiled into it."""
+    config = make_config(model, PLAYED[name], **changes)
+    program = program_of(model, name)
+    program = dataclasses.replace(program, state=fresh_state(program))
+    assert run_program(config, program, workdir) == 0
+
+
+def advance(config, program, num_iterations):
+    """Results of some iterations, on the host."""
+    found = []
     state = fresh_state(program)
     with prefetch.RolloutPrefetcher(config, program) as prefetcher:
         iterate = make_iterate(config, program, prefetcher=prefetcher)
@@ -76,24 +85,30 @@ def advance(config, num_iterations):
             state = result.state
             params, rollouts = jax.device_get((state.params, tuple(result.rollouts)))
             found.append((params, rollouts, result.metrics))
-    return found, program
+    return found
+
+
+@functools.cache
+def on_one_device(model):
+    """Four iterations of `FILL`."""
+    return advance(make_config(model, FILL), program_of(model, "FILL"), 4)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        FILL,
-        SPLIT | {"lora.rank": 2, "learner.updates_per_rollout": 2},
-        pytest.param(MIXED, marks=pytest.mark.slow),
-    ],
-    ids=["one device", "adapters on two", "eight devices"],
+    [FILL, MIXED | {"lora.rank": 2, "learner.updates_per_rollout": 2}],
+    ids=["one device", "adapters on eight"],
 )
 def test_each_rollout_is_played_with_the_parameters_before_the_last_update(
     model, changes
 ):
     """To the bit what a loop without threads plays and learns."""
     config = make_config(model, changes)
-    found, program = advance(config, 4)
+    if changes is FILL:
+        program, found = program_of(model, "FILL"), on_one_device(model)
+    else:
+        program = build_program(config)
+        found = advance(config, program, 4)
     players = program.learner.state.acting_snapshot.iteration.sharding.mesh
     learner, root = program.learner, rngs.root_key(config.seed)
     state = fresh_state(program).replace(acting_snapshot=None)
@@ -123,9 +138,9 @@ def test_each_rollout_is_played_with_the_parameters_before_the_last_update(
 
 
 def test_devices_of_their_own_change_nothing_but_where(model):
-    alone, _ = advance(make_config(model, FILL), 3)
     config = commands.tiny_config(world, model, **FILL | {"rollout.devices": 1})
-    split, program = advance(config, 3)
+    program = build_program(config)
+    split, alone = advance(config, program, 3), on_one_device(model)[:3]
     for (mine, rollouts, _), (theirs, others, _) in zip(alone, split, strict=True):
         chex.assert_trees_all_close(mine, theirs, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(rollouts[0].tokens, others[0].tokens)
@@ -138,7 +153,7 @@ def test_devices_of_their_own_change_nothing_but_where(model):
 def test_weights_move_from_device_to_device(model, changes):
     """Each slice that a player holds is one that a device that learns has."""
     if changes == SPLIT:
-        state = on_two_devices(model).state
+        state = program_of(model, "SPLIT").state
     else:
         state = build_program(make_config(model, changes)).state
     with jax.transfer_guard_device_to_host("disallow_explicit"):
@@ -158,7 +173,7 @@ def test_weights_move_from_device_to_device(model, changes):
 
 
 def test_iterations_compile_nothing_again(model):
-    config, program = make_config(model, SPLIT), on_two_devices(model)
+    config, program = make_config(model, SPLIT), program_of(model, "SPLIT")
     state = fresh_state(program)
     with prefetch.RolloutPrefetcher(config, program) as prefetcher:
         iterate = make_iterate(config, program, prefetcher=prefetcher)
@@ -174,7 +189,7 @@ def test_iterations_compile_nothing_again(model):
 def test_the_rollout_runs_while_the_update_does(model, monkeypatch):
     """Each waits for the other to have begun: one after the other would not end."""
     config = make_config(model, SPLIT, train__num_iterations=2)
-    program = on_two_devices(model)
+    program = program_of(model, "SPLIT")
     playing, updating = threading.Event(), threading.Event()
     collect, update, num_rollouts = Program.collect, program.update, []
 
@@ -210,15 +225,20 @@ def record_of(workdir):
     return commands.record_of(workdir), final_digest(workdir)
 
 
-@pytest.mark.parametrize("changes", [FILL, SPLIT], ids=["one device", "two"])
+@pytest.fixture(scope="module", params=PLAYED, ids=["one device", "two"])
+def whole(request, model, tmp_path_factory):
+    """Name and run folder of a run that nothing interrupts."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    run_again(model, request.param, workdir)
+    return request.param, workdir
+
+
 def test_a_run_that_stops_fails_and_goes_on_is_the_uninterrupted_one(
-    model, tmp_path, monkeypatch, changes
+    model, whole, tmp_path, monkeypatch
 ):
-    train(make_config(model, changes), tmp_path / "whole")
+    name, uninterrupted = whole
     # Ended early: nothing was played ahead.
-    config = make_config(model, changes, train__num_iterations=2)
-    train(config, tmp_path / "run")
-    config.train.num_iterations = 5
+    run_again(model, name, tmp_path / "run", train__num_iterations=2)
     collect, num_rollouts = Program.collect, []
 
     def fail(self, *args):
@@ -231,11 +251,11 @@ def test_a_run_that_stops_fails_and_goes_on_is_the_uninterrupted_one(
         patch.setattr(Program, "collect", fail)
         # The rollout of iteration 4, in the thread: after 3 was saved.
         with pytest.raises(GamesFailed, match="too many"):
-            train(config, tmp_path / "run")
+            run_again(model, name, tmp_path / "run")
     saved = {int(x.name) for x in (tmp_path / "run" / "checkpoints").iterdir()}
     assert max(saved) == 3
-    train(config, tmp_path / "run")
-    assert record_of(tmp_path / "run") == record_of(tmp_path / "whole")
+    run_again(model, name, tmp_path / "run")
+    assert record_of(tmp_path / "run") == record_of(uninterrupted)
     # Its checkpoints open on one device, with the parameters of the end.
     trained = open_trained(tmp_path / "run", None)
     assert trained.program.state.acting_snapshot is None
@@ -243,18 +263,14 @@ def test_a_run_that_stops_fails_and_goes_on_is_the_uninterrupted_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [FILL, SPLIT], ids=["one device", "two"])
-def test_a_killed_run_resumes_to_the_bit(model, tmp_path, changes):
-    def words(workdir, **more):
-        task = "sokoban" if "rollout.devices" in changes else "world"
-        return commands.train_command(model, workdir, task, **changes | more)
-
-    whole = commands.run(words(tmp_path / "whole"), devices=2)
-    assert whole.returncode == 0, whole.stderr
+@pytest.mark.parametrize("whole", ["FILL"], indirect=True)
+def test_a_killed_run_resumes_to_the_bit(model, whole, tmp_path, capsys):
+    """Resumed by this process, which builds its program anew."""
+    name, uninterrupted = whole
     process = subprocess.Popen(
-        words(tmp_path / "run"),
+        commands.train_command(model, tmp_path / "run", "world", **PLAYED[name]),
         cwd=commands.ROOT,
-        env=commands.environment(2),
+        env=commands.environment(8),
         stdout=subprocess.DEVNULL,
     )
     checkpoint = tmp_path / "run" / "checkpoints" / "2"
@@ -263,10 +279,9 @@ def test_a_killed_run_resumes_to_the_bit(model, tmp_path, changes):
         time.sleep(0.001)
     process.kill()
     process.wait()
-    resumed = commands.run(words(tmp_path / "run"), devices=2)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming" in resumed.stdout
-    assert record_of(tmp_path / "run") == record_of(tmp_path / "whole")
+    assert train(make_config(model, PLAYED[name]), tmp_path / "run") == 0
+    assert "resuming" in capsys.readouterr().out
+    assert record_of(tmp_path / "run") == record_of(uninterrupted)
 
 
 def children() -> set[str]:
@@ -361,10 +376,8 @@ def test_keys_without_effect(model, changes, key):
 
 def test_a_sampler_that_is_behind_may_differ(model, tmp_path):
     """`train.max_sampler_difference` bounds what should be equal."""
-    config = make_config(
-        model, SPLIT, train__max_sampler_difference=1e-4, train__num_iterations=2
-    )
-    train(config, tmp_path / "run")
+    changes = {"train__max_sampler_difference": 1e-4, "train__num_iterations": 2}
+    run_again(model, "SPLIT", tmp_path / "run", **changes)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     differences = [
         json.loads(line)["actor/sampler_log_prob_difference"] for line in lines

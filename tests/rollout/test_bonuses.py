@@ -41,9 +41,17 @@ def pocket():
     return build_policy(model), params
 
 
-def play(name, bonus, dialogue):
+@functools.cache
+def game():
+    env, dialogue = players.game("sokoban", words="pocket")
+    facts = build_facts(env, players.tokenizer("pocket"))
+    return env, dialogue.replace(facts=facts)
+
+
+@functools.cache
+def play(**weights):
     policy, params = pocket()
-    env, _ = players.game(name, words="pocket")
+    env, dialogue = game()
     collect = make_collect(
         env,
         env.default_params,
@@ -51,7 +59,7 @@ def play(name, bonus, dialogue):
         mesh=make_mesh(data=1, fsdp=1, tensor=1),
         num_groups=4,
         group_size=2,
-        rules=dataclasses.replace(players.LIMITS, bonus=bonus),
+        rules=dataclasses.replace(players.LIMITS, bonus=build_bonus(env, **weights)),
         temperature=1.3,
         top_k=None,
         top_p=None,
@@ -84,18 +92,15 @@ def slow_bonus(env):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["frozen_lake", "sokoban"])
-def test_rollouts_pay_what_the_slow_loop_pays(name):
-    env, dialogue = players.game(name, words="pocket")
-    tokenizer = players.tokenizer("pocket")
-    dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
+def test_rollouts_pay_what_the_slow_loop_pays():
+    env, dialogue = game()
     policy, params = pocket()
     loop = RolloutLoop(
         env,
         env.default_params,
         policy,
         dialogue,
-        tokenizer,
+        players.tokenizer("pocket"),
         budget=players.BUDGET,
         max_reply_tokens=players.REPLY_TOKENS,
         format_penalty=-0.1,
@@ -103,7 +108,7 @@ def test_rollouts_pay_what_the_slow_loop_pays(name):
         bonus=slow_bonus(env),
     )
     expected = loop.collect(params, KEYS)
-    paid = play(name, build_bonus(env, **ALL), dialogue)
+    paid = play(**ALL)
     np.testing.assert_array_equal(paid.tokens, expected.tokens)
     np.testing.assert_allclose(paid.turns.bonus, expected.turns.bonus, atol=1e-6)
     # Thoughts that are right, wrong and missing must all be among them.
@@ -113,11 +118,8 @@ def test_rollouts_pay_what_the_slow_loop_pays(name):
 
 @pytest.mark.slow
 def test_nobody_but_the_learner_sees_a_bonus():
-    env, dialogue = players.game("sokoban", words="pocket")
-    weights = OFF | {"format": 0.5}
-    paid = play("sokoban", build_bonus(env, **weights), dialogue)
-    unpaid = play("sokoban", build_bonus(env, **OFF), dialogue)
-    assert rollout_metrics(paid, group_size=2)["bonus"] > 0.1
+    paid, unpaid = play(**ALL), play(**OFF)
+    assert abs(rollout_metrics(paid, group_size=2)["bonus"]) > 0.1
     zeros = jnp.zeros_like(paid.turns.bonus)
     same = paid.replace(turns=paid.turns.replace(bonus=zeros))
     jax.tree.map(np.testing.assert_array_equal, same, unpaid)

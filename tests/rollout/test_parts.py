@@ -10,7 +10,7 @@ import pytest
 
 from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.diagnostics.timing import compilations
-from ragen_jax.rollout.keys import rollout_keys, validation_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.parts import rows_per_part
 from tests.rollout import players
 
@@ -67,7 +67,7 @@ def test_neither_cores_nor_repetitions_change_a_bit(monkeypatch):
 
 
 def test_everything_is_compiled_once():
-    collect = in_parts(decode_chunk_tokens=3)
+    collect = in_parts()
     first, second = keys(), rollout_keys(jax.random.key(1), NUM_GROUPS, GROUP_SIZE)
     jax.clear_caches()
     with compilations() as compiled:
@@ -80,10 +80,13 @@ def test_everything_is_compiled_once():
 
 
 def test_validation_prompts_stay_what_they_are():
-    settings = {"num_groups": 7, "group_size": 1}
-    prompts = validation_keys(0, 7)
-    whole = play(players.collector("sokoban", **settings), prompts)
-    parts = play(in_parts(**settings, part_rows=3), prompts)
+    """Every group keeps its split, also those that fill up the last part."""
+    prompts = keys().replace(is_held_out=jnp.arange(NUM_GROUPS) % 2 == 0)
+    whole = play(players.collector("sokoban", num_groups=NUM_GROUPS), prompts)
+    parts = play(in_parts(), prompts)
+    trained = play(in_parts(), keys())
+    has_changed = (parts.tokens != trained.tokens).any(axis=1)
+    np.testing.assert_array_equal(has_changed, np.repeat(prompts.is_held_out, 2))
     np.testing.assert_array_equal(whole.tokens, parts.tokens)
     np.testing.assert_array_equal(whole.success, parts.success)
 

@@ -11,16 +11,21 @@ from ragen_jax.rollout.records import add_boards
 from ragen_jax.rollout.replay import grid_of, make_boards_after, replay
 from tests.rollout import players
 
+GAME = "frozen_lake"
+KEYS = rollout_keys(jax.random.key(2), 16, 2)
+
+
+@pytest.fixture(scope="module")
+def rollout():
+    _, dialogue = players.game(GAME)
+    collect = players.collector(GAME, num_groups=16)
+    return jax.device_get(collect(players.speaker_params(GAME), dialogue, KEYS))
+
 
 @pytest.mark.slow
-def test_states_are_those_that_were_played():
-    name = "frozen_lake"
-    env, dialogue = players.game(name)
+def test_states_are_those_that_were_played(rollout):
+    env, _ = players.game(GAME)
     params = env.default_params
-    collect = players.collector(name, num_groups=16)
-    rollout = collect(
-        players.speaker_params(name), dialogue, rollout_keys(jax.random.key(2), 16, 2)
-    )
     play_again = jax.jit(lambda rollout: replay(env, params, rollout))
     before, last = play_again(rollout)
     turns = rollout.turns
@@ -46,14 +51,11 @@ def test_states_are_those_that_were_played():
     assert (np.asarray(elsewhere.position) != np.asarray(last.position)).any()
 
 
-def test_boards_follow_the_actions_of_a_record():
+@pytest.mark.slow
+def test_boards_follow_the_actions_of_a_record(rollout):
     """Against the game stepped on the host, one action after the other."""
-    name = "frozen_lake"
-    env, dialogue = players.game(name)
+    env, _ = players.game(GAME)
     params, grid = env.default_params, grid_of(env)
-    keys = rollout_keys(jax.random.key(2), 4, 2)
-    collect = players.collector(name, num_groups=4)
-    rollout = jax.device_get(collect(players.speaker_params(name), dialogue, keys))
     boards = jax.device_get(make_boards_after(env, params)(rollout))
     turns = rollout.turns
     records = [
@@ -71,7 +73,7 @@ def test_boards_follow_the_actions_of_a_record():
     for row, record in enumerate(records):
         state = jax.tree.map(lambda x, row=row: x[row], rollout.initial_state)
         for k, turn in enumerate(record["turns"]):
-            turn_key = jax.random.fold_in(keys.noise[row], k)
+            turn_key = jax.random.fold_in(KEYS.noise[row], k)
             for i, action in enumerate(turn["actions"]):
                 key = jax.random.fold_in(turn_key, i)
                 state = step(key, state, jnp.int32(action))

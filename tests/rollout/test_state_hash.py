@@ -15,9 +15,14 @@ def start_fields(name: str, count: int):
     """What `count` levels show at their start."""
     env = envs.make(name)
     params = env.default_params
-    keys = jax.random.split(jax.random.key(0), count)
-    _, states = jax.vmap(env.reset_env, (0, None))(keys, params)
-    return jax.vmap(env.text_fields, (0, None))(states, params)
+
+    @jax.jit
+    @jax.vmap
+    def show(key):
+        _, state = env.reset_env(key, params)
+        return env.text_fields(state, params)
+
+    return show(jax.random.split(jax.random.key(0), count))
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -77,7 +77,7 @@ def test_what_is_right_is_read(tmp_path):
     assert reader.read_metrics(tmp_path) == METRICS
 
 
-@pytest.mark.parametrize("trials", [40, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", [40, pytest.param(150, marks=pytest.mark.slow)])
 def test_no_mutation_ends_in_a_traceback(tmp_path, trials):
     draw, refused = random.Random(0), 0
     config = json.loads(to_json(base.get_config()))

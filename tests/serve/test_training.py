@@ -22,7 +22,7 @@ def test_two_iterations(model, tmp_path):
             train__num_iterations=2,
             evaluation__every=None,
         )
-        done = commands.run(words)
+        done = commands.call(words)
         assert done.returncode == 0, done.stderr
         assert "games failed" not in done.stderr
         # The trainer's workers are gone, and with them their sessions.

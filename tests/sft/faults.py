@@ -38,11 +38,28 @@ def die():
     raise Killed
 
 
-def in_parts(config, workdir):
-    """A run that is stopped in step 2, killed in step 5, and finished."""
+@contextlib.contextmanager
+def built(program):
+    """Runs use a program that is built and compiled already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sft, "build_program", lambda *_: program)
+        yield
+
+
+def in_parts(config, workdir, program):
+    """A run that is stopped in step 2, killed in step 5, and finished.
+
+    It is stopped and killed in a program that is built already, and finished in what
+    the caller has runs use.
+    """
+    with built(program):
+        _interrupt(config, workdir)
+    assert sft.train(config, workdir) == 0
+
+
+def _interrupt(config, workdir):
     with interrupted(2, terminate):
         assert sft.train(config, workdir) == 143
     assert not (workdir / "model").exists()
     with interrupted(5, die), pytest.raises(Killed):
         sft.train(config, workdir)
-    assert sft.train(config, workdir) == 0

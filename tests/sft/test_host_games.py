@@ -25,11 +25,11 @@ from ragen_jax.sft.data import (
 )
 from ragen_jax.sft.pocket_tokenizer import common_words
 from ragen_jax.sft.sampler import make_draw
-from ragen_jax.sft.train import train
+from ragen_jax.sft.train import build_program, train
 from tests import commands
 from tests.host_games import solved_games
 from tests.sft import tiny
-from tests.sft.faults import in_parts
+from tests.sft.faults import built, in_parts
 
 ROOT = rngs.root_key(3)
 NUM = 70
@@ -129,14 +129,17 @@ def test_common_words_become_tokens_and_rare_ones_bytes():
 @pytest.mark.slow
 def test_a_new_model_learns_a_game_in_python_and_resumes_to_the_same_bits(tmp_path):
     changes = {"train__num_steps": 40, "optimizer__learning_rate": 2e-2}
-    assert train(echo_config(**changes), tmp_path / "whole") == 0
+    config = echo_config(**changes)
+    program = build_program(config, tmp_path / "tokenizer")
+    with built(program):
+        assert train(config, tmp_path / "whole") == 0
     record = tiny.record_of(tmp_path / "whole")
     assert record[-1]["loss"] < 0.5 * record[0]["loss"]
     # The first part of the steps is played by slips, the last by the solver.
     assert record[0]["demonstrated/echo"] < 1 == record[-1]["demonstrated/echo"]
     scores = json.loads((tmp_path / "whole" / "scores.json").read_text())
     assert scores["after"]["echo"]["ceiling"] == 1.0
-    in_parts(echo_config(**changes), tmp_path / "parts")
+    in_parts(config, tmp_path / "parts", program)
     assert tiny.record_of(tmp_path / "parts") == record
     models = [tiny.digests(tmp_path / name / "model") for name in ("whole", "parts")]
     assert models[0] == models[1]

@@ -42,8 +42,12 @@ def config_of(model):
     return config
 
 
-def test_a_step_sees_the_images_and_trains_the_tower(model):
-    program = build_program(config_of(model), new_tokenizer=model)
+@pytest.fixture(scope="module")
+def program(model):
+    return build_program(config_of(model), new_tokenizer=model)
+
+
+def test_a_step_sees_the_images_and_trains_the_tower(program):
     before = jax.tree.map(np.array, program.init().params)
     state, metrics = program.step(program.init(), 1)
     # The rate is 0 in the first step of the warm-up.
@@ -55,9 +59,8 @@ def test_a_step_sees_the_images_and_trains_the_tower(model):
     assert 0 <= scores["world"]["success"] <= 1
 
 
-def test_replies_name_what_the_images_show(model):
+def test_replies_name_what_the_images_show(model, program):
     config = config_of(model)
-    program = build_program(config, new_tokenizer=model)
     tokenizer, network = program.model.tokenizer, program.model.config
     mixture, _ = build_mixtures(config.demonstrators, redraw=0.0)
     data = build_data_sets(program.tasks, mixture, rngs.root_key(0), network)["world"]

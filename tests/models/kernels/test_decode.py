@@ -167,6 +167,7 @@ def test_the_network_is_the_same_with_either_cache(
     params = policy.init(jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (3, 9), 0, 40)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def hidden(slots_last: bool):
         cache = init_cache(shape, 3, 20, policy.dtype, slots_last=slots_last)
         starts, out = jnp.asarray([0, 3, 5]), []

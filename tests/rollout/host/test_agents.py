@@ -25,6 +25,7 @@ from tests.rollout.host.test_games import SETTINGS
 BUDGET = PlayBudget(max_turns=6, max_actions_per_turn=1, max_actions_per_episode=6)
 REPLY_TOKENS = 10
 LIMITS = EpisodeLimits(BUDGET, REPLY_TOKENS, format_penalty=-0.1)
+PROGRAMS: dict = {}
 SIZES = {"episode_tokens": 600, "context_tokens": 300, "max_segments": 5}
 
 
@@ -85,6 +86,9 @@ def collect(
         temperature=temperature,
         decode_chunk_tokens=4,
     )
+    # All these agents have the same sizes: their programs are compiled once.
+    key = data, env.call_limits(BUDGET, REPLY_TOKENS)
+    collector._make_programs = PROGRAMS.setdefault(key, collector._make_programs)
     keys = rollout_keys(jax.random.key(5), num_groups, group_size)
     try:
         for _ in range(times):
@@ -317,15 +321,15 @@ def processes_with(mark):
 
 
 @pytest.mark.slow
-def test_300_faults_end_no_rollout_and_leave_no_process(monkeypatch):
+def test_120_faults_end_no_rollout_and_leave_no_process(monkeypatch):
     """Every kind of `programs.FAULTS` but one that hangs, again and again."""
     # Other tests may run beside this one.
     mark = f"AGENTS_OF_{uuid.uuid4().hex}"
     monkeypatch.setenv(mark, "1")
     env = agent("chaos", step_seconds=10.0, num_workers=16, max_failed=0.99)
-    trajectory = collect(env, 300, 1)
+    trajectory = collect(env, 120, 1)
     assert trajectory.turns.played[:, 0].all()
-    assert 60 < trajectory.success.sum() < 240
+    assert 24 < trajectory.success.sum() < 96
     # What failed is not trained on, and all else is.
     kept = trajectory.loss_mask.any(axis=1)
     assert kept[trajectory.success].all()

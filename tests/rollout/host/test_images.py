@@ -25,12 +25,19 @@ from tests.text.sighted import write_model
 GAME = "tests.host_games.games:Corners"
 # Of the network's cells, 8 pixels each.
 GRID = (2, 2)
-CONTEXTS = [("full", None), ("last_k", 2), ("single_turn", 1)]
+LEARNS = {"loss__entropy_coeff": 0.1}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("sighted") / "model")
+
+
+@pytest.fixture(scope="module")
+def program(model):
+    """One for all tests that change no setting."""
+    with built(tiny_config(model, **LEARNS)) as program:
+        yield program
 
 
 def tiny_config(model, game=GAME, **changes):
@@ -73,11 +80,16 @@ def shown_to(program, rollout):
     return sampler_gap(program, rollout, policy)
 
 
-@pytest.mark.parametrize(("context", "turns"), CONTEXTS)
-def test_the_learner_sees_what_the_sampler_saw(model, context, turns):
-    window = {"rollout__context": context, "rollout__context_turns": turns}
-    with built(tiny_config(model, **window)) as program:
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [None, 2])
+def test_the_learner_sees_what_the_sampler_saw(model, program, turns):
+    """In whole dialogues, and in windows of some turns."""
+    if turns is None:
         rollout = play(program)
+    else:
+        window = {"rollout__context": "last_k", "rollout__context_turns": turns}
+        with built(tiny_config(model, **window)) as program:
+            rollout = play(program)
     assert [x.most for x in program.policy.pictures] == [turns or 3]
     parts = np.asarray(rollout.tokens) >= HOST_PICTURE_IDS
     played = np.asarray(rollout.turns.played).sum(axis=1)
@@ -89,9 +101,8 @@ def test_the_learner_sees_what_the_sampler_saw(model, context, turns):
     assert shown_to(program, rollout.replace(images=inverted)) > 0.01
 
 
-def test_tokens_name_the_images_that_the_game_showed(model):
-    with built(tiny_config(model)) as program:
-        rollout, again = play(program), play(program)
+def test_tokens_name_the_images_that_the_game_showed(program):
+    rollout, again = play(program), play(program)
     images = np.asarray(rollout.images[0])
     assert images.shape == (16, 16, 16, 3)
     tokens = np.asarray(rollout.tokens)
@@ -108,9 +119,8 @@ def test_tokens_name_the_images_that_the_game_showed(model):
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_token_shows_the_image_that_it_names(model):
+def test_a_token_shows_the_image_that_it_names(program):
     """As the same pixels do that are given beside anonymous tokens."""
-    program = build_program(tiny_config(model))
     policy, picture = program.policy, program.task.dialogue.picture
     params = program.play_params(program.state)
     images = np.stack([Corners.image(side, 16) for side in range(4)])
@@ -131,18 +141,16 @@ def test_a_token_shows_the_image_that_it_names(model):
 
 
 def updated(program, rollout):
-    state, _ = program.update(program.state, rollout, jax.random.key(1))[:2]
+    """Parameters after an update; the program keeps its own."""
+    start = jax.tree.map(jnp.copy, program.state)
+    state, _ = program.update(start, rollout, jax.random.key(1))[:2]
     return jax.device_get(state.params)
 
 
-LEARNS = {"loss__entropy_coeff": 0.1}
-
-
 @pytest.fixture(scope="module")
-def learned(model):
+def learned(program):
     """A rollout, and the parameters before and after an update on it."""
-    with built(tiny_config(model, **LEARNS)) as program:
-        rollout = jax.device_get(play(program))
+    rollout = jax.device_get(play(program))
     before = jax.tree.map(np.array, program.state.params)
     return rollout, before, updated(program, rollout)
 
@@ -151,12 +159,12 @@ def gaps(x, y):
     return jax.tree.map(lambda x, y: float(np.abs(x - y).max()), x, y)
 
 
-def test_an_update_learns_from_images(model, learned):
+def test_an_update_learns_from_images(program, learned):
     rollout, before, after = learned
     assert min(jax.tree.leaves(gaps(after, before)["visual"])) > 0
     # Learned from other images it is another network.
     blank = rollout.replace(images={0: np.zeros_like(rollout.images[0])})
-    others = updated(build_program(tiny_config(model, **LEARNS)), blank)
+    others = updated(program, blank)
     assert max(jax.tree.leaves(gaps(after, others)["layers"])) > 1e-5
 
 

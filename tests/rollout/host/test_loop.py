@@ -8,15 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import (
-    bandit,
-    countdown,
-    cube2x2,
-    frozen_lake,
-    game2048,
-    sokoban,
-    sudoku,
-)
+from configs import bandit, countdown, game2048
 from ragen_jax.devices.sharding import make_mesh
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
@@ -37,16 +29,8 @@ from tests.rollout import players
 SEED = 36
 END, OTHER_END = "<|im_end|>", "<|endoftext|>"
 # Cases that `tests/rollout` compiles too.
-CASES = [
-    players.WINDOWS,
-    *(
-        pytest.param(case, marks=pytest.mark.slow)
-        for case in (
-            players.SOKOBAN,
-            ("frozen_lake", "bpe", "full", "single_turn", 9),
-        )
-    ),
-]
+LAKE = ("frozen_lake", "bpe", "full", "single_turn", 9)
+CASES = [players.WINDOWS, pytest.param(LAKE, marks=pytest.mark.slow)]
 
 
 def make_host_collect(
@@ -88,8 +72,10 @@ def chat_game(case):
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit(case):
+@pytest.mark.slow
+def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit():
+    """Of windows; whole dialogues are those of the games below."""
+    case = players.WINDOWS
     compiled = players.collected(case)
     collect = players.collector(case[0], make=make_host_collect)
     params = players.speaker_params(*case[:2])
@@ -99,11 +85,12 @@ def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", [bandit, countdown, cube2x2, frozen_lake, game2048, sokoban, sudoku]
-)
-def test_every_array_game_is_played_by_the_host_loop_bit_by_bit(task):
-    """With the pocket models, which play: their replies run actions."""
+@pytest.mark.parametrize("task", [bandit, countdown, game2048])
+def test_array_games_are_played_by_the_host_loop_bit_by_bit(task):
+    """With the pocket models, which play: their replies run actions.
+
+    Names that differ by level, answers that the game reads, chance.
+    """
     config = task.get_config()
     if config.rollout.max_turns > 3:
         config.rollout.update(max_turns=3, max_actions_per_episode=3)

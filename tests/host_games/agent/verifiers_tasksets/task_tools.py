@@ -1,4 +1,4 @@
-"""Sums, with a tool of each episode's own, which counts its uses."""
+"""Sums, with a tool of each episode's own, which counts its uses, and a shared one."""
 
 import shared_tools
 import verifiers.v1 as vf
@@ -31,6 +31,10 @@ class SumTask(vf.Task[shared_tools.SumData, Uses]):
 
 
 class Sums(vf.Taskset[SumTask]):
+    @classmethod
+    def toolsets(cls, config):
+        return [shared_tools.Adding(vf.SharedToolsetConfig())]
+
     def load(self):
         for i in range(20):
             data = shared_tools.SumData(prompt=f"{i} + {24 - i}", answer="24")
