@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 # Compiling is most of what the suite does. XLA's generator of fused loops takes three
-# quarters of it and gains nothing on arrays of this size; nor do its passes over loops.
+# quarters of it and gains nothing on arrays of this size; nor do its passes over loops,
+# nor a split of each program into 32 parts for as many cores.
 WANTED_XLA_FLAGS = (
     "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
     "--xla_disable_hlo_passes=while-loop-invariant-code-motion,simplify-while-loops",
 )
 _READ_FLAGS = """

@@ -52,9 +52,8 @@ def expected_seconds(tests: list[str], known: dict[str, float]) -> list[float]:
 
 
 def examples(number: int) -> int:
-    """Examples that hypothesis tries: fewer when the slow tests are left out."""
-    is_all = hypothesis.settings().max_examples == ALL_EXAMPLES
-    return number if is_all else min(number, FAST_EXAMPLES)
+    """At most so many examples of hypothesis, for tests where each takes long."""
+    return min(number, hypothesis.settings().max_examples)
 
 
 def pytest_addoption(parser):

@@ -16,7 +16,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.host_games.common.http_server import MAX_BODY_BYTES
 from ragen_jax.serve import server as server_module
-from tests.pace import examples
 from tests.serve.serving import (
     ask,
     connected,
@@ -350,7 +349,7 @@ FRAMES = st.binary() | st.builds(
 )
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(deadline=None)
 @given(st.lists(FRAMES, max_size=5), st.booleans())
 def test_no_bytes_keep_a_session_or_stop_the_server(server, frames, is_websocket):
     with (

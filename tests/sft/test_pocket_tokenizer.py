@@ -14,7 +14,6 @@ from ragen_jax.models.policy import build_policy
 from ragen_jax.program.build import POCKET
 from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.text.tokenizer import load_tokenizer
-from tests.pace import examples
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<think>", "</think>", "<answer>", "</answer>", " || ")
@@ -55,7 +54,7 @@ def test_markup_is_text_and_special_tokens_are_not(tokenizer):
     assert tokenizer.stop_ids == (tokenizer.id_of("<|im_end|>"),)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_any_text_survives(tokenizer, text):
     ids = tokenizer.encode(text)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from ragen_jax.program.build import BUILT_IN
 from ragen_jax.text.tokenizer import byte_alphabet, load_tokenizer
-from tests.pace import examples
 from tests.reference.tokenizers import SPECIAL_TOKENS, train_qwen_style, train_uncut
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
@@ -41,7 +40,7 @@ def test_encode_adds_nothing_and_decode_drops_nothing(tokenizer):
 
 
 @given(text=TEXTS)
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None)
 def test_token_bytes_spell_the_text(tokenizer, text):
     ids = tokenizer.encode(text)
     spelled = b"".join(tokenizer.token_bytes[i] for i in ids)
@@ -50,7 +49,7 @@ def test_token_bytes_spell_the_text(tokenizer, text):
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None)
 def test_single_tokens_join_to_what_the_library_decodes(tokenizer, data):
     """Any ids: halves of characters, special tokens between them, unused ids."""
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))

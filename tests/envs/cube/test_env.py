@@ -15,7 +15,6 @@ from envs.base import NEVER, PlayBudget
 from envs.cube import tables as cube_tables
 from envs.cube.env import EnvState
 from tests.envs.levels import sample
-from tests.pace import examples
 from tests.reference import cube_oracle as oracle
 
 pytestmark = pytest.mark.optimized
@@ -111,14 +110,14 @@ def test_distances_far_away_change_by_one_with_every_turn(table):
 
 
 @given(st.integers(0, cube_tables.NUM_STATES - 1), st.integers(0, 23))
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None)
 def test_numbers_do_not_depend_on_how_a_cube_is_held(number, hold):
     stickers = stickers_of(jnp.int32(number)[None])[:, cube_tables.ROTATIONS[hold]]
     assert int(numbers_of(stickers)[0]) == number
 
 
 @given(turns)
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None)
 def test_stepping_turns_the_cube(env, sequence):
     state = jax.tree.map(lambda x: x[0], sample(env, 1, seed=len(sequence)))
     params = env.default_params.replace(max_steps_in_episode=30)

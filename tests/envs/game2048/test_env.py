@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import envs
 from envs.base import EXACT, NEVER, REFERENCE, PlayBudget
 from envs.game2048.env import ACTIONS, EnvState, _fewest_by_sum, slides
-from tests.pace import examples
 from tests.reference import game2048_oracle as oracle
 
 pytestmark = pytest.mark.optimized
@@ -62,7 +61,7 @@ def test_slides_are_those_of_the_rules(size):
 
 
 @given(st.lists(st.integers(0, 5), min_size=9, max_size=9))
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None)
 def test_a_board_can_slide_if_a_slide_changes_it(cells):
     board = np.array([*cells, 1], np.int32)[:9].reshape(3, 3)
     if not board.any():

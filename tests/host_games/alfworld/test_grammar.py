@@ -8,7 +8,6 @@ from ragen_jax.host_games.alfworld.grammar import read_grammar
 from ragen_jax.host_games.alfworld.houses import GRAMMAR
 from ragen_jax.host_games.alfworld.story import Story, names
 from tests.host_games.alfworld.small import LISTS, grammar_of, small
-from tests.pace import examples
 
 
 def test_names_are_numbered_downwards_as_in_alfworld():
@@ -135,7 +134,7 @@ def test_grammars_that_are_refused(old, new, words):
         Story(small(grammar.replace(old, new, 1))).intro()
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(deadline=None)
 @given(
     st.integers(0, len(GRAMMAR)),
     st.integers(0, 20),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from ragen_jax.host_games.alfworld.houses import DOMAIN, TASKS, invent
 from ragen_jax.host_games.alfworld.logic import Move, World
 from ragen_jax.host_games.alfworld.pddl import read_domain, read_problem
-from tests.pace import examples
 
 HEAD = """(define (domain d) (:requirements :adl) ; a comment (
   (:types cat dog - pet stone) (:constants ROCK - stone)
@@ -99,7 +98,7 @@ def grow(inner):
     )
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(deadline=None)
 @given(st.recursive(ATOMS, grow, max_leaves=8), st.sampled_from([*ABOVE, "object"]))
 def test_conditions_mean_what_they_say(condition, type_):
     """Any condition, against trying all objects; inner variables hide outer ones."""
@@ -254,7 +253,7 @@ def test_texts_that_are_refused(old, new, words):
         read(DOMAIN_TEXT.replace(old, new), problem)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_broken_texts_are_refused_with_a_sentence(data):
     """A text with a piece taken out or put in is played or refused, nothing else."""

@@ -15,7 +15,6 @@ from ragen_jax.host_games.lean.game import LeanGame
 from ragen_jax.host_games.lean.problems import Problem
 from ragen_jax.host_games.lean.prover import Prover
 from ragen_jax.host_games.lean.tactics import parse_tactic, run_tactic
-from tests.pace import examples
 
 THEOREM = "theorem goal (p q : Prop) (h1 : p → q) (h2 : p) : q ∧ p := by"
 
@@ -243,7 +242,7 @@ VERBS = ["", "intro ", "exact ", "apply ", "cases ", "rcases ", "have h9 : ", "l
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(200), deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 50), st.lists(st.tuples(st.sampled_from(VERBS), TEXTS)))
 def test_any_replies_make_an_episode(seed, replies):
     game = LeanGame()

@@ -15,7 +15,6 @@ from ragen_jax.host_games.mathqa.game import MathQA
 from ragen_jax.host_games.mathqa.generated import NAMES, THINGS, draw_problem
 from tests.commands import need
 from tests.host_games.files import write_json
-from tests.pace import examples
 
 TEXTS = st.text(max_size=40) | st.sampled_from(
     ["", " \n", "\x00", "(" * 3000, "9" * 5000, "\ud800", "1/0", "𝟙𝟚", "||", "<answer>"]
@@ -127,7 +126,7 @@ def test_the_factor_of_later_attempts_is_an_option():
     assert game.step(game.solution()[0]).reward == 0.25
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None)
 @given(TEXTS)
 def test_any_reply_is_answered(reply):
     game = MathQA()

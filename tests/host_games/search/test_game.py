@@ -19,7 +19,6 @@ from ragen_jax.host_games.search.game import (
 )
 from ragen_jax.host_games.search.scores import exact_match
 from tests.host_games.episodes import play
-from tests.pace import examples
 
 # --- replies
 
@@ -118,7 +117,7 @@ REPLIES = (
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     replies=st.lists(REPLIES, min_size=1, max_size=6),

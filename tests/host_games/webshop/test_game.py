@@ -16,7 +16,6 @@ from ragen_jax.host_games.webshop.pages import (
 )
 from tests.host_games.episodes import play
 from tests.host_games.webshop.records import FULL, NOT_YET
-from tests.pace import examples
 
 # --- episodes to the letter
 
@@ -160,7 +159,7 @@ FRAGMENTS = st.sampled_from(
 HOSTILE = st.text(max_size=60) | st.lists(FRAGMENTS, max_size=6).map("".join)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(deadline=None)
 @given(st.lists(HOSTILE, max_size=6), st.integers(0, 2**31 - 1))
 def test_hostile_replies_are_steps(replies, seed):
     game = WebShop()

@@ -20,7 +20,6 @@ from ragen_jax.host_games.webshop.matching import (
 )
 from tests import commands
 from tests.host_games.webshop.packages import fake_rapidfuzz, fake_spacy
-from tests.pace import examples
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +55,7 @@ def test_ratios(first, second, ratio):
 TEXTS = st.text(alphabet="ab cd-É9_ß.", max_size=40) | st.text(max_size=20)
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_ratios_are_those_of_rapidfuzz(first, second):
     commands.need("rapidfuzz")

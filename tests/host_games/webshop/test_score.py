@@ -24,7 +24,6 @@ from ragen_jax.host_games.webshop.score import (
 from tests.host_games.webshop import oracle
 from tests.host_games.webshop.packages import fake_rapidfuzz, fake_spacy
 from tests.host_games.webshop.records import product
-from tests.pace import examples
 
 RULES = light_rules()
 
@@ -297,7 +296,7 @@ def purchases(draw):
     return goal, article(), article(), chosen, draw(st.integers(1, 3))
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(deadline=None)
 @given(purchases())
 def test_the_published_rules_pay_what_the_oracle_pays(bought):
     goal, wanted, article, chosen, price = bought
