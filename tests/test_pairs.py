@@ -1,6 +1,5 @@
 """Two processes are one run: equal, resumable, ended together."""
 
-import itertools
 import json
 import pathlib
 import random
@@ -208,12 +207,11 @@ def same_run(workdir, other):
 @pytest.mark.timeout(3600)
 def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
     draw, workdir = random.Random(0), tmp_path / "run"
-    kills, start = 0, time.monotonic()
-    for attempt in itertools.count():
+    for attempt in range(3):
         started_at = time.time()
         with Pair(untested(model, workdir), **ONE_EACH) as pair:
-            # The child of the first process, the parent of the second.
-            if kills < 2:
+            # The child of the first process, the parent of the second, and nobody.
+            if attempt < 2:
                 victim = attempt
                 # One that never came would be waited for. From then on: before the
                 # first iteration, or after some more of them.
@@ -224,7 +222,6 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
                 is_child = target is not None
                 kill(target if is_child else pair.processes[victim].pid)
                 killed_at = time.monotonic()
-                kills += 1
                 survivor = pair.processes[1 - victim]
                 output, _ = survivor.communicate(timeout=END_SECONDS)
                 assert time.monotonic() - killed_at < END_SECONDS
@@ -237,8 +234,6 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
             else:
                 results = pair.finish()
                 assert [r.returncode for r in results] == [0, 0], results
-                break
-    print(f"{kills} kills in {time.monotonic() - start:.0f} s")
     same_run(workdir, uninterrupted)
 
 
