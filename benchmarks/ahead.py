@@ -1,6 +1,5 @@
 """Rollouts one iteration ahead: seconds of an iteration, and what staleness costs.
 
-    export XLA_FLAGS=--xla_force_host_platform_device_count=2
     python -m benchmarks.ahead speed --json=FILE
     python -m benchmarks.ahead learning --json=FILE
 
@@ -8,7 +7,8 @@ The pocket model answers questions with a search engine that takes 50 ms for eve
 (`configs/search.py`, made smaller). `speed` times iterations one after the other,
 ahead on the same device (whose waiting is filled) and ahead on a separate device.
 `learning` trains with and without, for several seeds, and tests on held-out questions.
-Both write into FILE, beside what the other has written there.
+Both write into FILE, beside what the other has written there; a CPU counts as two
+devices.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
+import jax
 from ml_collections import ConfigDict
 
 from benchmarks.harness import versions
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 2)
     if options.part == "speed":
         save(options.json, "speed", speed(options.iterations or 12))
         return

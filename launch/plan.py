@@ -206,8 +206,16 @@ def _offer_devices(num_devices: int) -> None:
     """Let JAX split a CPU into as many devices as the mesh has, or another may have."""
     import jax
 
-    if "device_count" not in os.environ.get("XLA_FLAGS", ""):
+    if "device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    try:
         jax.config.update("jax_num_cpu_devices", num_devices)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the mesh has {num_devices} devices, but JAX counted those of this CPU "
+            "when the game was imported; set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={num_devices}"
+        ) from error
 
 
 def _described_devices(config) -> tuple[list | None, list[str]]:

@@ -41,12 +41,14 @@ SEARCHED = {"game2048": {"goal": 16}}
 SOLVED_ELSEWHERE = ("countdown", "cube2x2", "sudoku", "game2048")
 
 
-def promises():
-    """Every check of every case; searches that take long are slow."""
-    for case, check in itertools.product(CASES, contract.CHECKS):
-        is_slow = check in SEARCHES and case in SOLVED_ELSEWHERE
-        marks = [pytest.mark.slow] if is_slow else []
-        yield pytest.param(case, check, id=f"{check.__name__}-{case}", marks=marks)
+def promise(case, check):
+    """A check of a case; searches that take long are slow."""
+    is_slow = check in SEARCHES and case in SOLVED_ELSEWHERE
+    marks = [pytest.mark.slow] if is_slow else []
+    return pytest.param(case, check, id=f"{check.__name__}-{case}", marks=marks)
+
+
+PROMISES = [promise(*both) for both in itertools.product(CASES, contract.CHECKS)]
 
 
 @functools.cache
@@ -62,7 +64,7 @@ def test_every_entry_is_covered():
     assert set(envs.GYMNAX_IDS.values()) == set(envs.ENVIRONMENTS.values())
 
 
-@pytest.mark.parametrize(("case", "check"), promises())
+@pytest.mark.parametrize(("case", "check"), PROMISES)
 def test_contract(case, check):
     check(subject(case, check in SEARCHES and case in SEARCHED))
 

@@ -219,15 +219,27 @@ def test_more_devices_have_whole_groups_where_prompts_are_shared():
     validate(choices[0][1])
 
 
-def test_a_game_of_ones_own_is_planned(tmp_path):
+def plan_on_plain_cpu(*words):
+    """A plan in a process in which JAX splits the CPU only when it is asked to."""
+    words = commands.command("plan", *words, "--search=False")
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+
+def test_a_game_of_ones_own_is_planned():
     """Importing it makes JAX look for devices."""
-    words = commands.command(
-        "plan",
+    words = [
         "--config=configs/world.py",
         "--config.env.host=tests.host_games.games:Faulty",
-        "--search=False",
-    )
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    ]
+    done = plan_on_plain_cpu(*words)
     assert done.returncode == 0, done.stderr
     assert "programs per device" in done.stdout
+
+
+def test_a_game_of_ones_own_on_more_devices_than_were_counted():
+    words = ["--config=configs/game.py", "--config.env.name=envs.bandit.env:Bandit"]
+    done = plan_on_plain_cpu(*words, "--config.mesh.data=16")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "XLA_FLAGS=--xla_force_host_platform_device_count=16" in done.stderr
