@@ -22,12 +22,10 @@ from tests.host_games.agent.serving import (
     HI,
     MODEL,
     TOOL,
-    Model,
     ask,
     complete,
     connected,
     read_answer,
-    serving,
     write_request,
 )
 
@@ -43,23 +41,6 @@ SAMPLED = ChatAnswer(
     logprobs=(("hi", -0.5), (" you", -1.25), ("<end>", -0.125)),
 )
 CALLING = ChatAnswer("", CALLS, "tool_calls", prompt_tokens=3, completion_tokens=9)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def server(model):
-    with serving(model) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=server.url, api_key="any") as client:
-        yield client
 
 
 def create(client, **parameters):

@@ -10,7 +10,7 @@ from ragen_jax.host_games.agent import parameters
 from ragen_jax.host_games.agent.calls import CallRefused, ChatAnswer, ChatCall
 from ragen_jax.host_games.agent.messages import write_call
 from ragen_jax.host_games.agent.responses import Dialogues
-from tests.host_games.agent.serving import MODEL, TOOL, Model, ask, respond, serving
+from tests.host_games.agent.serving import MODEL, TOOL, ask, respond
 
 FLAT = {"type": "function", **TOOL["function"]}
 USER = {"role": "user", "content": "hi"}
@@ -19,23 +19,6 @@ CALLING = ChatAnswer("so", CALLS, "tool_calls", prompt_tokens=3, completion_toke
 SAMPLED = ChatAnswer(
     "hi you", prompt_tokens=3, logprobs=(("hi", -0.5), (" you", -1.25), ("<end>", -2.0))
 )
-
-
-@pytest.fixture(scope="module")
-def model():
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def server(model):
-    with serving(model) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=server.url, api_key="any") as client:
-        yield client
 
 
 def create(client, input_="hi", **parameters):

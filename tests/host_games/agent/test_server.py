@@ -27,17 +27,6 @@ PATIENCE_SECONDS = 0.5
 
 
 @pytest.fixture(scope="module")
-def model():
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def server(model):
-    with serving(model) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def impatient(model):
     with serving(model, patience_seconds=PATIENCE_SECONDS) as server:
         yield server
