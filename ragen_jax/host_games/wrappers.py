@@ -69,6 +69,8 @@ class Wrapper(HostGame):
 class Checked(Wrapper):
     """Refuses anything but an `Observation` or `Step`; `wrap` puts it around all games.
 
+    A step whose `info` leaves out "valid" or "success" gets True or False.
+
     Raises:
       BrokenContract: the game returned something else.
     """
@@ -102,7 +104,8 @@ class Checked(Wrapper):
             # Not-a-number and texts would be true.
             if not _is_number(value) or value not in (0, 1):
                 raise self._broken(f"{name} must be True or False", value)
-        return step
+        info = {"success": False, "valid": True, **step.info}
+        return dataclasses.replace(step, info=info)
 
     def _check_observation(self, sentence: str, value: object) -> None:
         self._check(sentence, value, Observation)

@@ -264,6 +264,19 @@ def test_any_reply_is_a_step(reply, max_actions):
     )
 
 
+@pytest.mark.parametrize("wrapper", [("split", 2), ("penalize", -0.1)])
+def test_a_game_may_leave_out_what_a_reply_was(wrapper):
+    class Silent(Count):
+        def step(self, reply):
+            return dataclasses.replace(super().step(reply), info={})
+
+    game = wrap(Silent(), [wrapper])
+    game.reset(0)
+    step = game.step("x")
+    assert step.reward == 1.0
+    assert step.info == {"success": False, "valid": True}
+
+
 # --- budget
 
 

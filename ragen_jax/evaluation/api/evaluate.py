@@ -411,7 +411,7 @@ class Conversations:
             nonlocal is_full
             if turn < len(known):
                 return known[turn]
-            if is_full:
+            if is_full or episode.is_lost:
                 return _NO_REPLY
             try:
                 reply = await endpoint.reply(messages, row, episode.options)

@@ -9,6 +9,8 @@ The reward of an episode is what the function returns, or what another function 
 of the transcript. Every reply before the last earns 0.
 """
 
+import contextlib
+import dataclasses
 import functools
 import json
 import numbers
@@ -200,7 +202,11 @@ class AgentGame(HostGame):
             )
         elif self._is_command:
             returned = _last_line(by, returned)
-        if isinstance(returned, Result):
+        if (
+            isinstance(returned, Result)
+            and isinstance(returned.reward, numbers.Real)
+            and isinstance(returned.metrics, Mapping)
+        ):
             return returned
         if isinstance(returned, numbers.Real):
             return Result(float(returned))
@@ -232,17 +238,18 @@ def read_reply(reply: str, call: ChatCall, num_before: int) -> ChatAnswer | Call
         "hermes" of `tools.TOOL_FORMATS`.
       num_before: calls of tools earlier in the episode.
     """
-    try:
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
         document = parse_json(reply.encode())
-        if isinstance(document, dict) and document.keys() == {REFUSED}:
+        if document.keys() == {REFUSED}:
             return CallRefused(**document[REFUSED])
-        return ChatAnswer.from_json(document)
-    except (ValueError, TypeError, AttributeError):
-        # A person, an expert, or any player of text.
-        if not call.tools:
-            return ChatAnswer(reply)
-        content, calls, _ = TOOL_FORMATS["hermes"].read(reply, num_before)
-        return ChatAnswer(content, calls, TOOL_CALLS if calls else STOP)
+        # A text may be JSON as well, but hardly with all fields of an answer.
+        if document.keys() == {field.name for field in dataclasses.fields(ChatAnswer)}:
+            return ChatAnswer.from_json(document)
+    # A person, an expert, or any player of text.
+    if not call.tools:
+        return ChatAnswer(reply)
+    content, calls, _ = TOOL_FORMATS["hermes"].read(reply, num_before)
+    return ChatAnswer(content, calls, TOOL_CALLS if calls else STOP)
 
 
 def write_refusal(refusal: CallRefused) -> str:

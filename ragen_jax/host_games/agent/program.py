@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ragen_jax.host_games.base import BrokenContract
 
-# Characters of a command's output that are kept.
+# Last bytes of a command's output that are kept.
 MAX_OUTPUT = 1_000_000
 
 
@@ -153,9 +153,10 @@ class CommandRun:
             raise ValueError(f"command is {command!r}: {error}") from error
 
         def run() -> None:
-            output = self._process.stdout.read(MAX_OUTPUT)
-            while self._process.stdout.read(MAX_OUTPUT):
-                """What is more is read, so that the process can write on."""
+            # All is read, so that the process can write on; its last line counts.
+            output = b""
+            while part := self._process.stdout.read(MAX_OUTPUT):
+                output = (output + part)[-MAX_OUTPUT:]
             status = self._process.wait()
             error = None
             if status:

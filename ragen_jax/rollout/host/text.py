@@ -222,9 +222,11 @@ class ChatEpisode:
       turns: the texts of the turns so far.
       outcome: of the turns so far, on the host.
       options: of the request for the next reply, besides its messages.
+      is_lost: the game has failed; any reply ends the episode.
     """
 
     options: Mapping[str, Any] = types.MappingProxyType({})
+    is_lost = False
 
     def __init__(self, game: ChatGame, level: EnvState, noise_key: Key[Array, ""]):
         self._game, self._keys = game, noise_key[None]
@@ -406,13 +408,17 @@ class HostChatEpisode(ChatEpisode):
         self._play = self._play.replace(states=states)
         self._level = states
 
+    @property
+    def is_lost(self) -> bool:
+        return self._output.failure is not None
+
     def _images(self) -> Sequence[str]:
         return self._output.images
 
     async def step(self, turn: int, reply: ChatReply) -> bool:
         text = self._text_of(reply).encode("utf-8", "replace")
         answer = answer_in(text, self._game.chat.thinking)
-        if answer is not None and self._output.failure is None:
+        if answer is not None and not self.is_lost:
             outputs = await asyncio.to_thread(self._rows.step, {0: answer})
             self._show(outputs[0])
         return await super().step(turn, reply)
@@ -463,7 +469,7 @@ class AgentChatEpisode(HostChatEpisode):
         return list(asked.get("messages", ()))
 
     async def step(self, turn: int, reply: ChatReply) -> bool:
-        if self._output.failure is None:
+        if not self.is_lost:
             text = _NO_ROOM_LEFT if reply.finish_reason == NO_ROOM else reply.text
             outputs = await asyncio.to_thread(self._rows.step, {0: text})
             self._show(outputs[0])

@@ -80,3 +80,12 @@ def test_a_dialogue_without_room_is_refused_as_in_training(tmp_path, words):
     assert metrics["success"] == 0.0
     # The program raises at the refusal, which ends its episode and no more.
     assert all(line["truncated"] for line in lines)
+
+
+def test_no_model_is_asked_about_an_episode_that_failed_at_its_start(tmp_path, capsys):
+    say = lambda request: completion("no", usage=USAGE)  # noqa: E731
+    metrics, lines, requests = played(tmp_path, "faulty_start", say)
+    num_sound = len(requests)
+    assert 0 < num_sound < len(lines) == 8
+    assert metrics["success"] == num_sound / 8
+    assert f"warning: {8 - num_sound} of 8 games failed" in capsys.readouterr().err

@@ -95,6 +95,17 @@ def silent(task, client):
     ask(client, [question(task)])
 
 
+def echo(task, client):
+    """Earns the length of the reply."""
+    return float(len(ask(client, [question(task)])["content"]))
+
+
+def result(task, client):
+    """Returns a `Result` with the options as its fields."""
+    ask(client, [question(task)])
+    return Result(**task.options)
+
+
 def faulty(task, client):
     """One call, and then what the options say; some seeds are sound."""
     reply = ask(client, [question(task)])
@@ -156,6 +167,11 @@ def _takes_no(task, client, reply):
         _too_many(task, client, reply)
     except urllib.error.HTTPError as error:
         return 0.5 if error.code == 429 else 0.0
+
+
+def faulty_start(task, client):
+    """Raises before its first call; some seeds are sound."""
+    return _raise(task, client, None) if task.seed % 3 else echo(task, client)
 
 
 FAULTS = {

@@ -47,6 +47,44 @@ def test_a_metric_that_is_not_listed_is_refused():
         play_to_the_end(game)
 
 
+@pytest.mark.parametrize(
+    "reply", ['{"content": "42"}', '{"content": 4}', '[["a", "b"]]']
+)
+def test_a_reply_that_is_json_stays_a_text(reply):
+    game = AgentGame(function=f"{PROGRAMS}:echo")
+    game.reset(1)
+    assert game.step(reply).reward == len(reply)
+    game.close()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"reward": None}, {"reward": "1"}, {"reward": 1, "metrics": 3}]
+)
+def test_a_result_that_is_no_number_is_refused(fields):
+    game = AgentGame(function=f"{PROGRAMS}:result", options=fields)
+    with pytest.raises(BrokenContract, match="has to be the reward, a number"):
+        play_to_the_end(game)
+
+
+# Asks once, then prints more than is kept.
+TALKER = """
+import json, os, urllib.request
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+messages = [{"role": "user", "content": "a"}]
+call = {"model": os.environ["OPENAI_MODEL"], "messages": messages}
+header = {"Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(url, json.dumps(call).encode(), header))
+print("7\\n" * 600_000 + "1.5")
+"""
+
+
+def test_the_last_line_of_a_long_output_is_the_reward():
+    game = AgentGame(function="command", command=(sys.executable, "-c", TALKER))
+    game.reset(1)
+    assert game.step("a").reward == 1.5
+    game.close()
+
+
 def play_to_the_end(game):
     game.reset(1)
     while not game.step("a").terminated:
