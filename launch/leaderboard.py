@@ -56,16 +56,14 @@ def main(words: list[str]) -> int:
 
 
 def _check_targets(sources: list[pathlib.Path]) -> None:
-    """Refuse to write over a file of scores, or two texts into one file."""
-    taken = {path.resolve() for path in sources}
+    """Refuse to write over a file of scores."""
+    read = {path.resolve() for path in sources}
     for flag in filter(lambda flag: flag.value, (_OUTPUT, _TABLE)):
-        path = pathlib.Path(flag.value).resolve()
-        if path in taken:
+        if pathlib.Path(flag.value).resolve() in read:
             raise ValueError(
-                f"--{flag.name}={flag.value} is a file of scores, or that of the other "
-                "flag; name another file to write"
+                f"--{flag.name}={flag.value} is a file of scores; name another file to "
+                "write"
             )
-        taken.add(path)
 
 
 if __name__ == "__main__":

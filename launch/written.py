@@ -17,10 +17,17 @@ def check_files(*holders: flags.FlagHolder, is_renamed: bool = False) -> None:
     Raises:
       ValueError: names the flag.
     """
+    taken: dict[pathlib.Path, str] = {}
     for holder in holders:
         if not holder.value:
             continue
         path = pathlib.Path(holder.value)
+        other = taken.setdefault(path.resolve(), holder.name)
+        if other != holder.name:
+            raise ValueError(
+                f"--{holder.name}={path} is also the file of --{other}; name another "
+                "file to write"
+            )
         if path.is_dir():
             raise ValueError(f"--{holder.name}={path} is a folder; name a file in it")
         is_opened = path.exists() and not is_renamed

@@ -17,7 +17,7 @@ import pathlib
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -72,8 +72,26 @@ def describe_run(config: ConfigDict) -> dict[str, Any]:
 
 
 def references(config: ConfigDict) -> list[str]:
-    """The user's functions and games that a configuration names."""
-    return [value for value in flatten(config).values() if is_reference(value)]
+    """The user's functions and games that a configuration names.
+
+    Also within a value, such as an entry of `env.mix`, and behind the prefix of an
+    adapter, as in "agent:package.module:function".
+    """
+    found = []
+    for text in _texts(flatten(config)):
+        forms = (text, text.partition(":")[2])
+        found += [form for form in forms if is_reference(form)]
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _texts(part)
 
 
 def _code_digest() -> str:

@@ -114,8 +114,13 @@ def read_results(workdir: pathlib.Path) -> list[RunResult]:
     Raises:
       ValueError: the files of one are damaged.
     """
-    folders = [p.parent for p in workdir.glob(f"{_SEED}*/config.json")]
-    folders += [p.parent for p in workdir.glob(f"*/{_SEED}*/config.json")]
+    # Not "seed-0-again", which `launch.train --reproduce` makes.
+    folders = [
+        path.parent
+        for pattern in (f"{_SEED}*/config.json", f"*/{_SEED}*/config.json")
+        for path in workdir.glob(pattern)
+        if path.parent.name.removeprefix(_SEED).isdecimal()
+    ]
     results = [
         read_result(folder, cell="" if folder.parent == workdir else folder.parent.name)
         for folder in folders

@@ -163,6 +163,17 @@ def test_files_that_cannot_be_written_are_refused_before_any_work(words, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("module", "flags"),
+    [("evaluate", ("output", "json")), ("evaluate", ("table", "json"))],
+)
+def test_two_flags_do_not_write_one_file(module, flags, tmp_path):
+    names = (tmp_path / "a.md", tmp_path / "b" / ".." / "a.md")
+    words = [f"--{flag}={name}" for flag, name in zip(flags, names, strict=True)]
+    said = commands.refusal(module, *words)
+    assert f"a.md is also the file of --{flags[0]}; name another file" in said
+
+
+@pytest.mark.parametrize(
     ("module", "word", "cure"),
     [
         ("fetch", "--model=x", ""),

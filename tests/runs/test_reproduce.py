@@ -42,11 +42,20 @@ def test_another_machine_is_a_note(tmp_path):
     assert "ragen_jax" not in note
 
 
-def test_a_changed_module_of_the_users_is_a_note(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algo.advantage": "mine_of_mine:f"},
+        {"env.mix": (("sokoban", 8), ("mine_of_mine:f", 8))},
+        {"env.host": "agent:mine_of_mine:f"},
+        {"logging.sinks": ("tensorboard", "mine_of_mine:f")},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_changed_module_of_the_users_is_a_note(tmp_path, monkeypatch, changes):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine_of_mine.py").write_text("def f(trajectory, rewards): ...")
-    changes = {"algo.advantage": "mine_of_mine:f"}
     finish(tmp_path / "a", **changes)
     original = open_original(tmp_path / "a")
     assert "note:" not in original.describe()

@@ -1,12 +1,14 @@
 """Tables of sweeps, against NumPy and by enumeration."""
 
 import itertools
+import json
 import pathlib
 
 import numpy as np
 import pytest
 
 from ragen_jax.evaluation.statistics import bootstrap_interval
+from ragen_jax.runs import reader
 from ragen_jax.sweeps import results
 from ragen_jax.sweeps.results import RunResult, Score, make_table, summarize
 from tests.report import fake_runs
@@ -88,3 +90,13 @@ def test_each_game_gets_a_report(tmp_path):
     assert names == ["report-Sokoban.html", "report-Bandit.html"]
     # The first one lacks a run that is there now.
     assert {path.name for path in tmp_path.glob("*.html")} == set(names)
+
+
+def test_a_reproduced_run_is_not_another_seed(tmp_path):
+    for name in ("seed-0", "seed-0-again", "lr=1/seed-1", "lr=1/seed-1-again"):
+        path = fake_runs.write_run(tmp_path / name, iterations=2) / "config.json"
+        ended = {"result": {"iteration": 2, "params_sha256": "ab"}}
+        config = json.loads(path.read_text()) | {reader.RECORDED: ended}
+        path.write_text(json.dumps(config))
+    found = results.read_results(tmp_path)
+    assert [(run.cell, run.seed) for run in found] == [("", 0), ("lr=1", 0)]
