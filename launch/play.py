@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from launch import written
-from ragen_jax.runs.progress import working
+from ragen_jax.runs.progress import open_console, working
 from ragen_jax.terminal import say
 
 _CONFIG = command.define_config()
@@ -86,7 +86,7 @@ def _human(trained, level: int) -> None:
     from ragen_jax.evaluation.terminal import episodes as play
     from ragen_jax.evaluation.terminal.keyboard import can_read_keys
 
-    task, console = trained.program.task, scenes.open_console()
+    task, console = trained.program.task, open_console()
     # Before the game, since keys are for the game alone.
     with working("making the level and solving it"):
         episode = by_hand.HandEpisode(task, play.level_keys(trained, level))
@@ -147,7 +147,7 @@ def _show(task, trajectory) -> None:
                 f"penalty {turn['penalty']:g}]"
             )
     else:
-        from ragen_jax.evaluation.terminal.scenes import describe_episode, open_console
+        from ragen_jax.evaluation.terminal.scenes import describe_episode
 
         console = open_console()
         text = describe_episode(task, trajectory, console.width)

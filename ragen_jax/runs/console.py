@@ -11,14 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ragen_jax.devices import exchange
 from ragen_jax.diagnostics import timing
 from ragen_jax.registry.metrics import Metric
 from ragen_jax.runs.metrics import METRICS
-from ragen_jax.runs.progress import Clock, about, announced_late
+from ragen_jax.runs.progress import Clock, about, announced_late, open_console
 from ragen_jax.terminal import fit, fold
 
 # Seconds in which two cores compile one layer of a stage: only for a rough forecast.
@@ -53,9 +52,7 @@ class Display:
         self._env_names = env_names
         self._metrics = metrics
         # One process speaks for all.
-        self._console = Console(
-            highlight=False, soft_wrap=True, quiet=not exchange.is_first()
-        )
+        self._console = open_console(soft_wrap=True, quiet=not exchange.is_first())
         self._on_stage, self._done = on_stage, start
         self._start, self._total = start, total
         # The first iteration and when it was done: it compiles, later ones do not.

@@ -32,15 +32,20 @@ class Clock(ProgressColumn):
         return Text(f"{minutes}:{seconds:02d}")
 
 
+def open_console(**options: bool) -> Console:
+    """A console that prints texts as they are: brackets and colons are no markup."""
+    return Console(highlight=False, markup=False, emoji=False, **options)
+
+
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
     """Show what the block does while it runs."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = open_console(stderr=True, soft_wrap=True)
     if not console.is_terminal:
         with announced_late(lambda: console.print(f"{text} ...")):
             yield
         return
-    columns = SpinnerColumn(), TextColumn("{task.description}"), Clock()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), Clock()
     # What the block prints goes above the line, but into a file where one is given.
     on_terminal = sys.stdout.isatty()
     with Progress(

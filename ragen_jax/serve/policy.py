@@ -9,6 +9,7 @@ import asyncio
 import collections
 import dataclasses
 import functools
+import itertools
 import threading
 
 import jax
@@ -95,7 +96,7 @@ class PolicyServer:
             max_segments=1,
         )
         self._recent = collections.deque(maxlen=NUM_REMEMBERED)
-        self._key, self._count = jax.random.key(seed), 0
+        self._key, self._numbers = jax.random.key(seed), itertools.count()
         self._decoder = self._make_decoder(max_calls)
         self._free = set(range(max_calls))
         self._loop = asyncio.new_event_loop()
@@ -167,8 +168,9 @@ class PolicyServer:
     def _key_of(self, call: ChatCall):
         if call.seed is not None:
             return jax.random.key(call.seed % 2**32)
-        self._count += 1
-        return jax.random.fold_in(self._key, np.uint32(self._count % 2**32))
+        # Calls come in several threads; no two get one number.
+        number = next(self._numbers) % 2**32
+        return jax.random.fold_in(self._key, np.uint32(number))
 
     async def _reply(self, prompt, limit: int, sampling: Sampling):
         async with self._is_free:

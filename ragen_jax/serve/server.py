@@ -200,7 +200,7 @@ class _Handler(JsonHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        path = urllib.parse.urlsplit(self.path).path
+        path = self.route()
         if path == "/ws":
             self._open_socket()
         elif path == "/":
@@ -217,7 +217,7 @@ class _Handler(JsonHandler):
             self._refuse_path()
 
     def do_POST(self) -> None:
-        path = urllib.parse.urlsplit(self.path).path
+        path = self.route()
         if path not in ("/reset", "/step", "/mcp"):
             self._refuse_path()
             return

@@ -4,6 +4,7 @@ In: messages of a client. Out: the answer to each. Knows no sockets.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -111,7 +112,7 @@ class Session:
 
     def _play(self, call) -> SessionOutput:
         try:
-            return call()
+            output = call()
         except GameError as error:
             raise MessageError(Code.EXECUTION_ERROR, str(error)) from error
         except Exception as error:
@@ -119,6 +120,11 @@ class Session:
             logger.exception("A game failed")
             words = f"the game failed: {type(error).__name__}: {error}"
             raise MessageError(Code.EXECUTION_ERROR, words) from error
+        # JSON has no other numbers.
+        if output.reward is not None and not math.isfinite(output.reward):
+            words = f"the game failed: its reward is {output.reward}"
+            raise MessageError(Code.EXECUTION_ERROR, words)
+        return output
 
 
 def observation_data(outcome: SessionOutput) -> dict[str, Any]:

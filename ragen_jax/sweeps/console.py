@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ragen_jax.diagnostics import timing
-from ragen_jax.runs.progress import Clock
+from ragen_jax.runs.progress import Clock, open_console
 from ragen_jax.terminal import fold
 
 
@@ -25,7 +24,7 @@ class SweepDisplay:
     """
 
     def __init__(self, num_iterations: Mapping[str, int]):
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = open_console(soft_wrap=True)
         self._lock = threading.Lock()
         # Iterations that remain, by run, and those done since `_began`.
         self._left, self._num_done = dict(num_iterations), 0

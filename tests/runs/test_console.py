@@ -1,10 +1,11 @@
 """The display: what is shown of an iteration, and an honest guess of the time left."""
 
 import re
+import time
 
 import pytest
 
-from ragen_jax.runs import console
+from ragen_jax.runs import console, progress
 from ragen_jax.sft.step import METRICS as SFT_METRICS
 
 
@@ -67,6 +68,21 @@ def test_lines_fit_a_terminal_and_a_file_has_one(capsys, width):
     with console.Display(["A"], start=0, total=9) as display:
         display.iteration(1, metrics)
     assert capsys.readouterr().out.split() == " ".join(lines).split()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_texts_are_printed_as_they_are(capsys, monkeypatch, is_terminal):
+    """Names of folders and games may have brackets and colons."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.05)
+    text = "runs/[lr=1e-4]/[/x] :smile:"
+    with console.Display(["A"], start=0, total=1) as display:
+        display.conclude(text)
+    with progress.working(text):
+        time.sleep(0.2)
+    out, err = capsys.readouterr()
+    assert text in out
+    assert text in err
 
 
 def test_an_iteration_is_one_line_of_a_terminal(capsys, monkeypatch):

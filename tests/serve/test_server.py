@@ -16,6 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.host_games.common.http_server import MAX_BODY_BYTES
 from ragen_jax.serve import server as server_module
+from ragen_jax.serve.games import SessionOutput
+from ragen_jax.serve.sessions import Session
 from tests.serve.serving import (
     ask,
     connected,
@@ -221,6 +223,25 @@ def test_a_game_that_breaks_ends_its_episode_alone(fault, words):
         assert ask(two, "step", answer="a")["data"]["reward"] == 1.0
         assert ask(one, "reset", seed=1)["type"] == "observation"
         assert ask(one, "step", answer="a")["data"]["reward"] == 1.0
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_ends_its_episode(reward):
+    """Such as one of an array game, which no worker has checked."""
+
+    class Player:
+        def reset(self, *problem):
+            return SessionOutput("begin", "begin")
+
+        def step(self, answer):
+            return SessionOutput("go on", "go on", reward=reward)
+
+    session = Session(Player())
+    session.answer(json.dumps({"type": "reset", "data": {}}))
+    step = json.dumps({"type": "step", "data": {"answer": "a"}})
+    answer = json.loads(session.answer(step))["data"]
+    assert answer["message"] == f"the game failed: its reward is {reward}"
+    assert "is over" in json.loads(session.answer(step))["data"]["message"]
 
 
 def test_an_oversized_message_closes_the_connection(server):
@@ -531,6 +552,13 @@ def test_stateless_requests(server):
 def test_requests_that_are_none(server, method, path, body, status):
     found, kind, _ = request(server, method, path, body)
     assert (found, kind) == (status, "application/json")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_path_that_is_no_address_is_answered(server, method):
+    with socket.create_connection(server.server_address[:2]) as client:
+        client.sendall(f"{method} http://[x HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        assert client.makefile("rb").readline().split()[1] == b"404"
 
 
 def test_a_full_server_refuses_stateless_requests():

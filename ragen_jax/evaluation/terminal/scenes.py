@@ -7,7 +7,6 @@ import functools
 import re
 
 import jax
-from rich.console import Console
 from rich.text import Text
 
 from envs.base import EXACT, NEVER, PlayBudget, ask_solver, host_text_fields
@@ -21,11 +20,6 @@ from ragen_jax.types import EnvState, Trajectory
 _COLUMNS = 80
 _TO_ANSWER = re.compile(r"\s*</think>\s*<answer>")
 _MARKUP = re.compile(r"</?(?:think|answer)>|<\|im_\w+\|>")
-
-
-def open_console() -> Console:
-    """The terminal, or the file, of standard output; it prints texts as they are."""
-    return Console(highlight=False, markup=False, emoji=False)
 
 
 def describe_level(task: Task, level: int, player: str) -> str:

@@ -258,15 +258,8 @@ class _Handler(JsonHandler):
                 )
             )
 
-    def _route(self) -> str:
-        try:
-            return urllib.parse.urlsplit(self.path).path.rstrip("/")
-        except ValueError:
-            # No address; there is nothing at such a path either.
-            return self.path
-
     def _get(self, body: bytes) -> None:
-        path, models = self._route(), "/v1/models"
+        path, models = self.route().rstrip("/"), "/v1/models"
         if path == "/health":
             self.answer(HTTPStatus.OK, {"status": "healthy"})
         elif path == models:
@@ -279,14 +272,14 @@ class _Handler(JsonHandler):
 
     def _post(self, body: bytes) -> None:
         asks = {"/v1/chat/completions": self._chat, "/v1/responses": self._response}
-        ask = asks.get(self._route())
+        ask = asks.get(self.route().rstrip("/"))
         if ask is None:
             self._refuse_path(body)
         else:
             ask(self._read_object(body))
 
     def _refuse_path(self, body: bytes) -> None:
-        path = self._route()
+        path = self.route().rstrip("/")
         known = {
             "/v1/chat/completions": "POST",
             "/v1/responses": "POST",

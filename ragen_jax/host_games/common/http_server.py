@@ -113,6 +113,14 @@ class JsonHandler(http.server.BaseHTTPRequestHandler):
             self._linger()
         super().finish()
 
+    def route(self) -> str:
+        """The path that is asked for, without its query."""
+        try:
+            return urllib.parse.urlsplit(self.path).path
+        except ValueError:
+            # No address; there is nothing at such a path either.
+            return self.path
+
     def read_json(self, wanted: str) -> Any:
         """The JSON of the request's body.
 
