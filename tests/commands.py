@@ -25,7 +25,6 @@ from ragen_jax.models.hf.weights import Texts, save_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program.build import POCKET, Program
 from ragen_jax.runs.run import Run
-from ragen_jax.runs.writer import TIMING_PREFIXES
 from tests import FAST_XLA_FLAGS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -53,6 +52,8 @@ TINY = {
 UNTESTED = {
     key: value for key, value in TINY.items() if not key.startswith("evaluation.")
 } | {"evaluation.every": None}
+# Of metrics that are durations; they differ between equal runs.
+TIMING_PREFIXES = ("timing_s/", "perf/", "time")
 # What a command sets for the rest of its process.
 CACHE_OPTIONS = (
     "jax_compilation_cache_dir",

@@ -100,7 +100,7 @@ class Cube2x2(BoardGame):
         check_whole("min_distance", min_distance, 1, largest, why=why)
         check_whole("max_distance", max_distance, 1, largest, why=why)
         check_order("min_distance", min_distance, "max_distance", max_distance)
-        self.min_distance, self.max_distance = min_distance, max_distance
+        self.min_distance = min_distance
         by_distance = itertools.islice(
             cube_tables.numbers_by_distance(), min_distance, max_distance + 1
         )

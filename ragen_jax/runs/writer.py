@@ -20,9 +20,6 @@ from ragen_jax.runs.reader import read_metrics
 from ragen_jax.runs.sinks.base import OpenedRun
 from ragen_jax.runs.sinks.opened import Sinks
 
-# Prefixes of metrics that are durations; they differ between equal runs.
-TIMING_PREFIXES = ("timing_s/", "perf/", "time")
-
 # Significant digits of the numbers in a list: enough for a histogram, and short.
 _DIGITS = 5
 
@@ -92,7 +89,6 @@ class RunWriter:
         settings: Mapping[str, Any] | None = None,
         games: Sequence[str] = (),
     ):
-        self._workdir = workdir
         self._folder = workdir / "trajectories"
         records = [r for r in read_metrics(workdir) if r["iteration"] <= after]
         text = "".join(_line(record) for record in records)

@@ -65,9 +65,6 @@ LLAMA3 = Markup(
 MARKUPS = (CHATML, LLAMA3)
 # Those of ChatML, for texts without a model.
 START, END = CHATML.tokens
-SYSTEM_HEADER, USER_HEADER, REPLY_HEADER = map(
-    CHATML.header_of, ("system", "user", "assistant")
-)
 # Template of a dialogue in messages. A reply may come with or without the forced tag,
 # since text that was generated after the tag lacks it. Thoughts of earlier turns stay.
 _JINJA = """\

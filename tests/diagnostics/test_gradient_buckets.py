@@ -6,7 +6,6 @@ import pytest
 
 from configs import bandit, sokoban
 from ragen_jax.config import validate
-from ragen_jax.runs.writer import TIMING_PREFIXES
 from ragen_jax.train import train
 from tests import commands
 
@@ -31,7 +30,7 @@ def test_a_run_is_the_same_with_them(model, tmp_path, capsys):
         diagnostics__gradient_buckets=2,
     )
     assert digest == plain
-    names = ("grad_norm/", *TIMING_PREFIXES)
+    names = ("grad_norm/", *commands.TIMING_PREFIXES)
 
     def others(records):
         return [

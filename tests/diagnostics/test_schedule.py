@@ -8,7 +8,6 @@ from configs import bandit, sokoban
 from ragen_jax import config as config_lib
 from ragen_jax.diagnostics import mutual_information
 from ragen_jax.diagnostics.schedule import is_due
-from ragen_jax.runs.writer import TIMING_PREFIXES
 from ragen_jax.train import train
 from tests import commands
 
@@ -32,7 +31,11 @@ def run(model, workdir, capsys, *, every, total):
     return (
         digest,
         [
-            {k: v for k, v in record.items() if not k.startswith(TIMING_PREFIXES)}
+            {
+                k: v
+                for k, v in record.items()
+                if not k.startswith(commands.TIMING_PREFIXES)
+            }
             for record in records
         ],
         records[-1],

@@ -55,8 +55,8 @@ def play(step, num_actions, keys, states, params):
     return jax.lax.scan(advance, states, keys)[1]
 
 
-def step_rows(step, *, params_axis=None):
-    return jax.vmap(step, in_axes=(0, 0, 0, params_axis))
+def step_rows(step):
+    return jax.vmap(step, in_axes=(0, 0, 0, None))
 
 
 def assert_same(ours, theirs):

@@ -66,7 +66,7 @@ def change(path, edit):
     return path
 
 
-def row_of(success, num_samples=1):
+def row_of(success):
     """A row of `[entries, prompts, samples]`."""
     scores = {}
     for i, won in enumerate(success):

@@ -1,7 +1,6 @@
 """Adapters in use: sampler and learner agree, only adapters are differentiated."""
 
 import functools
-from pathlib import Path
 
 import chex
 import jax
@@ -38,8 +37,6 @@ from tests.models.random_models import (
     CASES,
     make_tokens,
 )
-
-REFERENCE = Path(__file__).parent / "reference"
 
 
 @pytest.mark.parametrize("slots_last", [True, False])

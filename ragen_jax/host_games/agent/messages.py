@@ -72,15 +72,15 @@ def check_document(document: Any) -> None:
         level, depth = inner, depth + 1
 
 
-def read_messages(messages: Any, where: str = "messages") -> tuple[dict, ...]:
+def read_messages(messages: Any) -> tuple[dict, ...]:
     """The messages of a request for a chat completion.
 
     Raises:
       CallRefused: they are of another form.
     """
     if not isinstance(messages, list) or not messages:
-        refuse(where, "is no list of messages", "send at least one message")
-    return tuple(read_message(m, f"{where}[{i}]") for i, m in enumerate(messages))
+        refuse("messages", "is no list of messages", "send at least one message")
+    return tuple(read_message(m, f"messages[{i}]") for i, m in enumerate(messages))
 
 
 def read_message(message: Any, where: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def read_arguments(arguments: Any, where: str) -> str:
     return text
 
 
-def read_tools(tools: Any, where: str = "tools") -> tuple[dict, ...]:
+def read_tools(tools: Any) -> tuple[dict, ...]:
     """The tools of a request for a chat completion.
 
     `strict` is left out: that arguments follow the schema is for the model to learn.
@@ -200,10 +200,10 @@ def read_tools(tools: Any, where: str = "tools") -> tuple[dict, ...]:
       CallRefused: they are of another form.
     """
     if not isinstance(tools, list):
-        refuse(where, f"is {show(tools)}", "send a list of functions")
+        refuse("tools", f"is {show(tools)}", "send a list of functions")
     found = []
     for i, tool in enumerate(tools):
-        place = f"{where}[{i}]"
+        place = f"tools[{i}]"
         check_function(tool, place)
         found.append(read_function(tool.get("function"), f"{place}.function"))
     return tuple(found)

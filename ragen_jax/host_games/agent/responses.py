@@ -280,13 +280,13 @@ def _write_response(request: Request, answer_id: str, model: str) -> dict[str, A
     }
 
 
-def _read_tools(tools: Any, where: str = "tools") -> Messages:
+def _read_tools(tools: Any) -> Messages:
     """Tools in the flat form of this API."""
     if not isinstance(tools, list):
-        refuse(where, f"is {show(tools)}", "send a list of functions")
+        refuse("tools", f"is {show(tools)}", "send a list of functions")
     found = []
     for i, tool in enumerate(tools):
-        place = f"{where}[{i}]"
+        place = f"tools[{i}]"
         check_function(tool, place)
         found.append(read_function(tool, place))
     return tuple(found)

@@ -40,7 +40,6 @@ class Product:
     Attributes:
       asin: names it, in upper case; what is clicked, in lower case.
       name: its title.
-      category: the department.
       query: words with which it was found when the catalogue was collected, lower case;
         products of one kind share them.
       product_category: path of categories, separated by `›`.
@@ -55,7 +54,6 @@ class Product:
 
     asin: str
     name: str
-    category: str
     query: str
     product_category: str
     description: str

@@ -4,7 +4,7 @@ In: paths of JSON files, or their contents. Out: a catalogue. Does not know page
 rewards.
 
 Three files, by their published names: `items_shuffle*.json`, a list of products (asin,
-name, category, query, product_category, full_description, small_description, pricing,
+name, query, product_category, full_description, small_description, pricing,
 customization_options); `items_ins_v2*.json`, asin to attributes, instruction and
 instruction_attributes; `items_human_ins.json`, asin to a list of instructions by people
 (instruction, instruction_attributes, instruction_options). The loader also reads
@@ -140,7 +140,6 @@ def _read_product(
     return Product(
         asin=asin,
         name=name,
-        category=one_line(item["category"]),
         query=one_line(item["query"]).lower(),
         product_category=one_line(item["product_category"]),
         description=one_line(item["full_description"] or ""),

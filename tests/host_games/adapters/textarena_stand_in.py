@@ -91,7 +91,7 @@ class Pile:
     def step(self, action):
         state, side = self.state, self.state.current_player_id
         state.logs.append(action)
-        self.luck = random.random()
+        random.random()
         state.tell(action, ObservationType.PLAYER_ACTION, sender=side)
         if action == "[wait]":
             return

@@ -48,7 +48,7 @@ def test_a_metric_that_is_not_listed_is_refused():
 
 
 @pytest.mark.parametrize(
-    "reply", ['{"content": "42"}', '{"content": 4}', '[["a", "b"]]']
+    "reply", ['{"content": "42"}', '{"content": 4}', '[["content", "x"]]']
 )
 def test_a_reply_that_is_json_stays_a_text(reply):
     game = AgentGame(function=f"{PROGRAMS}:echo")
