@@ -12,6 +12,7 @@ in advance and exact play stay with the array games. Needs gymnasium
 import dataclasses
 import functools
 import itertools
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -234,7 +235,12 @@ def _choose_params(
             raise ValueError(
                 f"params has {name!r}; {game.name} has {', '.join(allowed)}"
             )
-    return params.replace(**(given or {}))
+        if isinstance(given[name], bool) or not isinstance(given[name], numbers.Real):
+            raise ValueError(f"params: {name} = {given[name]!r}; it must be a number")
+    params = params.replace(**(given or {}))
+    if problem := game.params_problem(params):
+        raise ValueError(f"params: {problem}")
+    return params
 
 
 def _hashable(value: Any) -> Any:

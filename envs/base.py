@@ -204,6 +204,11 @@ class TextGame:
         """Why these numbers make no sense for the game; None: they do."""
         return range_problem(params)
 
+    def budget_problem(self, budget: PlayBudget) -> str | None:
+        """Why best play within these limits cannot be computed; None: it can."""
+        del budget
+        return None
+
     def facts(self) -> StateFacts:
         """Facts that the thoughts of demonstrators state.
 

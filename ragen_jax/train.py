@@ -268,4 +268,4 @@ def _paid(
 ) -> tuple[Float[Array, " B"], Float[Array, " G"]]:
     """What the game paid in each episode, and how much that differs in each group."""
     rewards = game_rewards(rollout)
-    return rewards, reward_std(rewards, group_size=group_size)
+    return rewards, reward_std(rewards, rollout.loss_mask, group_size=group_size)

@@ -191,6 +191,10 @@ class FrozenLake(BoardGame):
         }
         return self.fields_of(board, marks)
 
+    def budget_problem(self, budget: base.PlayBudget) -> str | None:
+        """See `TextGame.budget_problem`: plans of a turn are enumerated."""
+        return frozen_lake_solver.plans_problem(budget, self.size)
+
     def solve(
         self,
         states: EnvState,

@@ -47,7 +47,10 @@ def solve_frozen_lake(
       ValueError: the plans of one turn are too many to enumerate.
     """
     size = holes.shape[1]
-    plan_values = _check_plans(budget, size)
+    if problem := plans_problem(budget, size):
+        raise ValueError(problem)
+    longest_plan, per_plan = _plans(budget, size)
+    plan_values = per_plan * 4**longest_plan
 
     def solve_one(level):
         holes, goal, position, actions_left = level
@@ -185,22 +188,22 @@ def _moved(
     return success_rate * landed + (1.0 - success_rate) / 2.0 * sides
 
 
-def _check_plans(budget: PlayBudget, size: int) -> int:
-    """Number of plan values per level.
+def plans_problem(budget: PlayBudget, size: int) -> str | None:
+    """Why the plans of one turn are too many to enumerate; None: they are not."""
+    longest_plan, per_plan = _plans(budget, size)
+    if per_plan * 4**longest_plan <= MAX_PLAN_VALUES:
+        return None
+    affordable = 0
+    while per_plan * 4 ** (affordable + 1) <= MAX_PLAN_VALUES:
+        affordable += 1
+    return (
+        f"max_actions_per_turn={budget.max_actions_per_turn} makes 4**{longest_plan} "
+        f"plans per turn, too many to enumerate on a board of size {size}; give at "
+        f"most {affordable}"
+    )
 
-    Raises:
-      ValueError: they are too many.
-    """
+
+def _plans(budget: PlayBudget, size: int) -> tuple[int, int]:
+    """Actions of the longest plan, and values of a plan per level."""
     longest_plan = min(budget.max_actions_per_turn, budget.max_actions_per_episode)
-    per_plan = (budget.max_actions_per_episode + 1) * size * size
-    plan_values = per_plan * 4**longest_plan
-    if plan_values > MAX_PLAN_VALUES:
-        affordable = 0
-        while per_plan * 4 ** (affordable + 1) <= MAX_PLAN_VALUES:
-            affordable += 1
-        raise ValueError(
-            f"max_actions_per_turn={budget.max_actions_per_turn} makes "
-            f"4**{longest_plan} plans per turn, too many to enumerate on a board of "
-            f"size {size}; give at most {affordable}"
-        )
-    return plan_values
+    return longest_plan, (budget.max_actions_per_episode + 1) * size * size

@@ -7,7 +7,9 @@ Two tables: a score per group, and a rule that turns scores into a mask of rows.
 
 `rewards` are the environment's, never normalised or penalised ones: of each episode,
 Float[B], for a score, and the same by group, Float[G, N], for a rule. `mask` is true at
-sampled tokens, Bool[B, T], and `entropies` are theirs, Float[B, T]. A score that takes
+sampled tokens, Bool[B, T], and `entropies` are theirs, Float[B, T]. Rows without any,
+whose game has failed, do not count; for a rule their reward is not-a-number. Scores of
+rewards count all rows where no mask is given. A score that takes
 `group_size` compares the rows of a group, so that groups of one row cannot be chosen by
 it; one that takes `num_groups` adds them up. Kept groups stay where they are, and all
 rows of a group share its fate except under `within_group`. Nothing may be kept.
@@ -41,32 +43,51 @@ _ROUNDING = 2.0**-22
 _EQUAL_VARIANCES = 1e-5
 
 
-def reward_std(rewards: Num[Array, " B"], *, group_size: int) -> Float[Array, " G"]:
+def reward_std(
+    rewards: Num[Array, " B"],
+    mask: Bool[Array, "B T"] | None = None,
+    *,
+    group_size: int,
+) -> Float[Array, " G"]:
     """Standard deviation (n - 1) of the raw episode rewards; 0 for a group of one.
 
     RAGEN's code calls it "reward_variance".
     """
-    return jnp.sqrt(reward_variance(rewards, group_size=group_size))
+    return jnp.sqrt(reward_variance(rewards, mask, group_size=group_size))
 
 
 def reward_variance(
-    rewards: Num[Array, " B"], *, group_size: int
+    rewards: Num[Array, " B"],
+    mask: Bool[Array, "B T"] | None = None,
+    *,
+    group_size: int,
 ) -> Float[Array, " G"]:
     """Variance (n - 1) of the raw episode rewards, as the RAGEN-2 paper has it."""
     rewards = jnp.reshape(as_float(rewards), (-1, group_size))
-    everyone = jnp.ones(rewards.shape, bool)
-    return masked_variance(rewards, everyone, axis=1, ddof=1)
+    return masked_variance(rewards, _counting(mask, rewards), axis=1, ddof=1)
 
 
-def reward_mean(rewards: Num[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
+def reward_mean(
+    rewards: Num[Array, " B"],
+    mask: Bool[Array, "B T"] | None = None,
+    *,
+    num_groups: int,
+) -> Float[Array, " G"]:
     """Mean of the raw episode rewards; 0 where it is rounding."""
-    size = rewards.shape[0] // num_groups
-    return reward_sum(rewards, num_groups=num_groups) / size
+    total = reward_sum(rewards, mask, num_groups=num_groups)
+    counts = jnp.sum(_counting(mask, rewards.reshape(num_groups, -1)), axis=1)
+    return total / jnp.maximum(counts, 1).astype(total.dtype)
 
 
-def reward_sum(rewards: Num[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
+def reward_sum(
+    rewards: Num[Array, " B"],
+    mask: Bool[Array, "B T"] | None = None,
+    *,
+    num_groups: int,
+) -> Float[Array, " G"]:
     """Sum of the raw episode rewards; 0 where it is rounding."""
     rewards = as_float(rewards).reshape(num_groups, -1)
+    rewards = jnp.where(_counting(mask, rewards), rewards, 0.0)
     total, sizes = jnp.sum(rewards, axis=1), jnp.sum(jnp.abs(rewards), axis=1)
     is_rounding = (jnp.abs(total) <= rounding(sizes)) & jnp.isfinite(sizes)
     return jnp.where(is_rounding, 0.0, total)
@@ -74,8 +95,8 @@ def reward_sum(rewards: Num[Array, " B"], *, num_groups: int) -> Float[Array, " 
 
 def length(mask: Bool[Array, "B T"], *, num_groups: int) -> Float[Array, " G"]:
     """Mean number of trained tokens per episode."""
-    lengths = jnp.sum(mask, axis=1, dtype=jnp.float32)
-    return jnp.mean(lengths.reshape(num_groups, -1), axis=1)
+    lengths = jnp.sum(mask, axis=1, dtype=jnp.float32).reshape(num_groups, -1)
+    return masked_mean(lengths, lengths > 0, axis=1)
 
 
 def entropy(
@@ -270,6 +291,15 @@ def _levels(x: Float[Array, " N"]) -> Float[Array, " N"]:
     steps |= jnp.diff(jnp.isinf(ascending).astype(jnp.int32)) != 0
     levels = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), steps]))
     return jnp.zeros_like(x).at[order].set(levels.astype(x.dtype))
+
+
+def _counting(
+    mask: Bool[Array, "B T"] | None, by_group: Num[Array, "G N"]
+) -> Bool[Array, "G N"]:
+    """Rows that have a trained token; without a mask all of them."""
+    if mask is None:
+        return jnp.ones(by_group.shape, bool)
+    return takes_part(mask).reshape(by_group.shape)
 
 
 def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"]:

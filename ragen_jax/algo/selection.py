@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import FILTERS, SCORES
+from ragen_jax.algo.segments import takes_part
 from ragen_jax.registry.functions import call, data_names, resolve
 
 
@@ -67,7 +68,9 @@ class FilterConfig:
           entropies: per token; None unless `needs_entropies`.
         """
         rewards = data["game_rewards"]
-        by_group = rewards.reshape(-1, data["group_size"])
+        # No rule chooses rows that have nothing to learn from.
+        counted = jnp.where(takes_part(data["mask"]), rewards, jnp.nan)
+        by_group = counted.reshape(-1, data["group_size"])
         given = dict(data, rewards=rewards, entropies=entropies)
         scores = call(SCORES, self.score, self.options, **given)
         given = dict(data, rewards=by_group, scores=scores)

@@ -28,6 +28,7 @@ from ragen_jax.learner.batch import (
     game_rewards,
     gather_samples,
     named_arrays,
+    replace_rewards,
     token_stats,
 )
 from ragen_jax.learner.learner import Learner
@@ -91,6 +92,7 @@ def make_bucket_gradients(
         stages = make_stages(numbers).shown(trajectory.images)
         passes, credit = stages.passes, stages.credit
         alone = _without_critic(passes)
+        trajectory = replace_rewards(trajectory, credit, group_size=group_size)
         params = trained_params(state), frozen
         all_rows = jnp.ones(trajectory.lengths.shape, bool)
         before = token_stats(passes, params, trajectory, all_rows)
@@ -357,7 +359,14 @@ def make_gradients(
     num_buckets = config.diagnostics.gradient_buckets
     bucket_of = BUCKET_MODES[config.diagnostics.gradient_bucket_mode]
     mesh = learner.stages.passes.mesh
-    spread = jax.jit(lambda t: reward_std(game_rewards(t), group_size=size))
+
+    @jax.jit
+    def spread(trajectory):
+        credit = learner.stages.credit
+        trajectory = replace_rewards(trajectory, credit, group_size=size)
+        rewards, mask = game_rewards(trajectory), trajectory.loss_mask
+        return reward_std(rewards, mask, group_size=size)
+
     gradients = make_bucket_gradients(
         learner.make_stages,
         mesh,

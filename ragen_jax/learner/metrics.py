@@ -19,7 +19,7 @@ from ragen_jax.algo.filters import ZERO_SCORE, reward_std
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.mismatch import MismatchSums
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
-from ragen_jax.algo.segments import Estimate
+from ragen_jax.algo.segments import Estimate, takes_part
 from ragen_jax.algo.selection import FilterResult
 from ragen_jax.learner.batch import game_rewards
 from ragen_jax.learner.loss import TokenStats
@@ -120,7 +120,8 @@ class FilterCase(NamedTuple):
 def filter_stats(
     trajectory: Trajectory, result: FilterResult, *, group_size: int
 ) -> Stats:
-    stds = reward_std(game_rewards(trajectory), group_size=group_size)
+    rewards, mask = game_rewards(trajectory), trajectory.loss_mask
+    stds = reward_std(rewards, mask, group_size=group_size)
     return _measure(FILTER_METRICS, FilterCase(stds, result))
 
 
@@ -222,7 +223,8 @@ REPLY_METRICS = (
             t.tokens,
             t.loss_mask,
             turn_index=t.turn_index,
-            played=t.turns.played,
+            # Rows of games that failed have lost their replies.
+            played=t.turns.played & takes_part(t.loss_mask)[:, None],
             reply_start=t.turns.reply_start,
         ),
     ),

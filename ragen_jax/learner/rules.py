@@ -285,6 +285,12 @@ def _no_effect_of_credit(leaves: Leaves) -> Iterator[tuple[str, str]]:
             names = option_names(ADVANTAGES[advantage]) + option_names(placement)
             for name in ("reward_placement", *names):
                 yield f"algo.{name}", reason
+            if leaves["kl.placement"] == "reward":
+                for name in ("coeff", "target", "horizon"):
+                    yield f"kl.{name}", f"{reason}, KL in the rewards included"
+    if leaves["filter.rows_per_group"] == 1:
+        reason = "filter.rows_per_group = 1: a row alone in its group has no spread"
+        yield "algo.weigh_groups", reason
 
 
 # Estimators whose advantages stay the same, but for rounding, when all scores of a

@@ -83,8 +83,7 @@ def find_fix(
     """
     changes, costs = {}, []
     while plan.peak > limit:
-        leaves = flatten(changed(config, changes))
-        chosen = _next(leaves, plan, limit)
+        chosen = _next(changed(config, changes), plan, limit)
         if chosen is None:
             return None
         option, more = chosen
@@ -92,7 +91,6 @@ def find_fix(
         if option.cost not in costs:
             costs.append(option.cost)
         smaller = changed(config, changes)
-        validate(smaller)
         unchanged = {
             name: use
             for name, use in plan.memory.items()
@@ -105,18 +103,28 @@ def find_fix(
 
 
 def _next(
-    leaves: Leaves, plan: Plan, limit: int
+    config: ConfigDict, plan: Plan, limit: int
 ) -> tuple[MemoryOption, Mapping[str, object]] | None:
     """The cheapest option for the program with the highest peak, and its change."""
+    leaves = flatten(config)
     direct = [option for option in MEMORY_OPTIONS if option.relieves == plan.largest]
     of_state = [option for option in MEMORY_OPTIONS if option.shrinks_state]
     # If the state alone is too large, only a smaller state helps.
     candidates = of_state if plan.floor > limit else [*direct, *of_state]
     for option in candidates:
         change = option.change(leaves)
-        if change is not None:
+        if change is not None and _is_valid(changed(config, change)):
             return option, change
     return None
+
+
+def _is_valid(config: ConfigDict) -> bool:
+    """Whether a run accepts these settings."""
+    try:
+        validate(config)
+    except ValueError:
+        return False
+    return True
 
 
 def recompute_layers(leaves: Leaves) -> Mapping[str, object] | None:

@@ -479,8 +479,13 @@ def option_value(
         except TypeError as error:
             raise ValueError(
                 f"{reader} reads {path}, whose default {default!r} config.json cannot "
-                "hold; use a number, a text, True, False, None or a list of these"
+                "hold; use a number, a text, True, False or a list of these"
             ) from error
+        if default is None:
+            raise ValueError(
+                f"{reader} reads {path}, whose default is None; give the parameter a "
+                "default of the type that its values have"
+            )
         return default
     value = values[path]
     if default in (None, inspect.Parameter.empty) or type(value) is type(default):

@@ -192,7 +192,7 @@ METRICS = (
         "sampled tokens per episode",
         section="play",
         healthy="no drift to an extreme",
-        value=lambda t: _per_episode(t.loss_mask),
+        value=lambda t: _per_episode(t.turns.reply_length),
     ),
     Metric(
         "{split}/{env}/reply_length",

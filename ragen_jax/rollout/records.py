@@ -173,7 +173,7 @@ def _episode(
         "row": row,
         **_outcome(episode),
         "tokens": int(episode.lengths),
-        "sampled_tokens": int(np.sum(episode.loss_mask)),
+        "sampled_tokens": int(np.sum(episode.turns.reply_length)),
         "turns": [_turn(episode, int(turn), tokenizer, prompts) for turn in played],
     }
 
@@ -193,9 +193,11 @@ def _turn(
     episode: Trajectory, turn: int, tokenizer: Tokenizer, prompts: Prompts
 ) -> dict[str, Any]:
     record: Turns = jax.tree.map(lambda x: x[turn], episode.turns)
-    message = (episode.turn_index == turn) & ~episode.loss_mask
-    observation = tokenizer.decode(episode.tokens[message])
     reply = slice(record.reply_start, record.reply_start + record.reply_length)
+    # Not by the loss mask: that of a game that failed is empty.
+    is_message = episode.turn_index == turn
+    is_message[reply] = False
+    observation = tokenizer.decode(episode.tokens[is_message])
     log_probs = episode.sample_log_probs[reply].astype(np.float64)
     window, windows = {}, episode.windows
     if SEGMENTS in (episode.game_metrics or {}):

@@ -136,7 +136,7 @@ DISTRIBUTIONS: tuple[Metric, ...] = (
     Metric(
         "rollout/in_group_reward_stds",
         "reward spread of every group (a list), whose mean is "
-        "`rollout/in_group_reward_std`",
+        "`rollout/in_group_reward_std` unless `algo.reward` replaces the game's",
         section="indicators",
         healthy="some groups spread, some not",
         cure="mass at 0: groups that teach nothing",

@@ -123,6 +123,8 @@ def new_task(spec: EnvSpec, rules: EpisodeLimits) -> Task:
       ValueError: the game, an argument or a parameter does not exist.
     """
     env, params = make_env(spec)
+    if problem := env.budget_problem(rules.budget):
+        raise ValueError(f"rollout: {problem}")
     kind = Task
     if spec.host is not None:
         kind = AgentTask if env.makes_calls else HostTask

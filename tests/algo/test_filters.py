@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.filters import FILTERS, SCORES, top_fraction
+from ragen_jax.algo.selection import FilterConfig
 from ragen_jax.learner.batch import game_rewards, named_arrays
 from ragen_jax.registry.functions import option_names
 from tests.algo import calls
@@ -71,7 +72,9 @@ def test_score_equals_oracle(name, seed):
     mask, turns = np.asarray(trajectory.loss_mask), trajectory.turns
     rewards = np.where(turns.played, turns.reward, 0.0).sum(axis=1, dtype=float)
     if name.startswith("reward"):
-        arguments = (rewards.tolist(), 4)
+        has_tokens = mask.any(axis=1)
+        counted = [x if y else None for x, y in zip(rewards, has_tokens, strict=True)]
+        arguments = (counted, 4)
     elif name == "length":
         arguments = (mask, 4)
     else:
@@ -112,6 +115,25 @@ def test_reward_std_does_not_see_penalties():
     turns = make_turns([[1.0], [1.0]], penalty=[[0.0], [-0.1]])
     trajectory = make_trajectory([0.0, 0.0]).replace(turns=turns)
     assert score("reward_std", trajectory, 2)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "kept"),
+    [
+        ("top_fraction", {"keep_fraction": 0.5}, [4, 5, 6, 7]),
+        # Of the first group no two rows differ.
+        ("within_group", {"rows_per_group": 2}, [4, 7]),
+    ],
+)
+def test_rows_of_failed_games_do_not_count(rule, options, kept):
+    """Their rewards stay, their masks are empty."""
+    rewards = [1.0, 1.0, 1.0, 0.0, 0.2, 0.4, 0.2, 0.4]
+    trajectory = make_trajectory(rewards)
+    mask = trajectory.loss_mask.at[3].set(False)
+    data = named_arrays(trajectory.replace(loss_mask=mask), group_size=4)
+    options |= {"direction": "largest", "keep_zero": False}
+    chooser = FilterConfig("reward_std", rule, "none", options)
+    assert np.flatnonzero(chooser.choose(data, None).kept).tolist() == kept
 
 
 # Rules.

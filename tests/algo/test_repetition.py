@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
+from ragen_jax.learner.metrics import reply_stats
 from tests.reference import repetition_oracle as oracle
 from tests.trajectories import make_dialogues
 
@@ -82,6 +83,15 @@ def test_order_and_length_tell_replies_apart():
     assert distinct(trajectory, size=1) == 0.5
     assert distinct(trajectory, size=2) == 1
     assert distinct(trajectory, size=3) == 0
+
+
+def test_rows_of_failed_games_have_no_replies():
+    trajectory = make(0)
+    mask = trajectory.loss_mask.at[:3].set(False)
+    rest = jax.tree.map(lambda x: x[3:], trajectory)
+    sound = oracle.top_reply_share(oracle.replies(rest))
+    stats = reply_stats(trajectory.replace(loss_mask=mask))
+    assert stats["rollout/top_reply_share"] == pytest.approx(sound)
 
 
 def test_nothing_played():

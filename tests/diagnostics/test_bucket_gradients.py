@@ -27,8 +27,11 @@ PPO = {
 }
 
 
-def measure(**settings):
-    """What the program says of a policy that has moved, and what the oracle says."""
+def measure(paid=None, **settings):
+    """What the program says of a policy that has moved, and what the oracle says.
+
+    `paid`: the episodes with the rewards that are learned from; None: the same.
+    """
     config = tiny.make_config(**settings)
     learner = tiny._learner((1, 1, 1), tiny.POLICY, **settings)
     start = tiny._init(jax.random.key(0))
@@ -53,7 +56,8 @@ def measure(**settings):
         )
     )
     critic = None if state.critic is None else tiny.host(state).critic.params
-    expected = expect(config, episodes, tiny.host(state).params, start, critic)
+    paid = episodes if paid is None else paid
+    expected = expect(config, paid, tiny.host(state).params, start, critic)
     return parts_of(learner.stages.passes), measured, expected
 
 
@@ -107,6 +111,19 @@ def expect(config, episodes, params, start, critic):
             norm = norm_of(total) if contributions else 0.0
             by_hand[part, b] = norm, loss, squares
     return by_hand, counts
+
+
+def opposite(rewards):
+    return -rewards
+
+
+def test_rewards_that_replace_the_games_are_measured():
+    episodes = tiny.make_episodes()
+    turns = episodes.turns.replace(reward=-episodes.turns.reward)
+    settings = {"minibatch_rows": 8, "algo__reward": f"{__name__}:opposite"}
+    _, measured, (by_hand, _) = measure(episodes.replace(turns=turns), **settings)
+    losses_by_hand = [by_hand["task", b][1] for b in range(NUM_BUCKETS + 1)]
+    np.testing.assert_allclose(measured.losses[0], losses_by_hand, rtol=2e-4)
 
 
 @pytest.mark.parametrize("settings", [{"minibatch_rows": 8}, PPO], ids=["grpo", "ppo"])

@@ -226,6 +226,8 @@ def test_batches_of_gymnasium():
         ({"render_mode": "human"}, "use ansi or rgb_array, or None"),
         ({"size": 4}, "takes no argument 'size'"),
         ({"rows": 1}, "rows"),
+        ({"params": {"step_reward": "one"}}, "step_reward = 'one'; it must be a num"),
+        ({"params": {"max_steps_in_episode": 0}}, "params: max_steps_in_episode"),
     ],
 )
 def test_bad_arguments_are_refused(kwargs, says):

@@ -142,6 +142,10 @@ BAD = {
     "groups that do not divide": ({"learner.minibatch_rows": 6}, "not a multiple"),
     "no such model": ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all"),
     "a bad environment argument": ({"env.kwargs.boxes": 2}, "num_boxes"),
+    "plans too many to solve": (
+        {"env.name": "frozen_lake", "rollout.max_actions_per_turn": 10},
+        "rollout: max_actions_per_turn=10 makes 4**10 plans per turn, too many to enum",
+    ),
     "a bad environment parameter": ({"env.params.slip": 0.2}, "max_steps_in_episode"),
     "a dialogue beyond the model": ({"rollout.max_reply_tokens": 1000}, "2048"),
     "coordinates it cannot read": ({"env.kwargs.observation": "map"}, "grid_coord"),

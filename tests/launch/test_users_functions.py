@@ -107,6 +107,10 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
             "config.json cannot hold; use a number, a text",
         ),
         (
+            [f"algo.advantage={MINE}:has_no_type"],
+            "algo.cap, whose default is None; give the parameter a default of the type",
+        ),
+        (
             [f"algo.advantage={MINE}:scaled_grpo", "algo.lam=0.9"],
             "algo.lam has no effect here",
         ),

@@ -23,6 +23,10 @@ def calls_as_before(trajectory, rewards, *, group_size):
     return grpo(trajectory, rewards, group_size=group_size)
 
 
+def has_no_type(rewards, mask, *, group_size, cap=None):
+    return grpo(rewards, mask, group_size=group_size)
+
+
 def discounted(rewards, mask, *, gamma, group_size):
     """Reads a number that the library's estimators get as data."""
     if gamma == 1:

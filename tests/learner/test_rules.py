@@ -242,6 +242,11 @@ USELESS = [
         },
         ["loss.importance_cap"],
     ),
+    (
+        {"algo.zero_task": True, "kl.placement": "reward", "kl.target": 0.1},
+        ["kl.coeff", "kl.target", "kl.horizon"],
+    ),
+    (rule("within_group", rows_per_group=1), ["algo.weigh_groups"]),
     (ONE_TURN | {"algo.advantage": "gigpo"}, ["algo.gamma"]),
     (ONE_TURN | {"algo.reward_placement": "turn"}, ["algo.reward_placement"]),
     (

@@ -74,6 +74,17 @@ def test_results_are_kept_before_algorithms_are_changed(monkeypatch):
     assert len(fix.costs) == 2
 
 
+def test_settings_that_no_run_accepts_are_not_offered(monkeypatch):
+    """Half of the groups would be fewer than the filter keeps."""
+    changes = {"filter.rule": "top_k", "filter.top_k": 8, "rollout.num_groups": 8}
+    config = changed(BIG, changes)
+    plan = fake_plan(config)
+    sizes = plan.memory | {"rollout": MemoryUse(0, 0, 1000, 0)}
+    plan = Plan({}, {}, sizes, dict.fromkeys(PROGRAMS, 0), floor=0)
+    chosen = reduce._next(config, plan, 999)
+    assert chosen is None or "rollout.num_groups" not in chosen[1]
+
+
 def test_a_state_that_is_too_large_is_made_smaller_first(monkeypatch):
     fix, _ = find_fix(50, monkeypatch)
     assert fix.changes["critic.trunk"] == "shared"

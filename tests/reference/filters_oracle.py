@@ -11,8 +11,9 @@ from tests.reference.advantages_oracle import mean_and_std
 
 
 def groups_of(numbers: list, group_size: int) -> list[list]:
+    """Of each group the numbers; None, of a row without a trained token, is none."""
     return [
-        numbers[first : first + group_size]
+        [x for x in numbers[first : first + group_size] if x is not None]
         for first in range(0, len(numbers), group_size)
     ]
 
@@ -32,7 +33,8 @@ def reward_variance(rewards: list[float], group_size: int) -> list[float]:
 
 
 def reward_mean(rewards: list[float], group_size: int) -> list[float]:
-    return [sum(group) / group_size for group in groups_of(rewards, group_size)]
+    groups = groups_of(rewards, group_size)
+    return [sum(group) / len(group) if group else 0.0 for group in groups]
 
 
 def reward_sum(rewards: list[float], group_size: int) -> list[float]:
@@ -40,7 +42,7 @@ def reward_sum(rewards: list[float], group_size: int) -> list[float]:
 
 
 def length(mask, group_size: int) -> list[float]:
-    return reward_mean([float(sum(row)) for row in mask], group_size)
+    return reward_mean([float(sum(row)) or None for row in mask], group_size)
 
 
 def episode_entropies(mask, entropies, group_size: int) -> list[list[float]]:
@@ -49,7 +51,7 @@ def episode_entropies(mask, entropies, group_size: int) -> list[list[float]]:
     for row, chosen in zip(entropies, mask, strict=True):
         numbers = [float(h) for h, m in zip(row, chosen, strict=True) if m]
         means.append(sum(numbers) / len(numbers) if numbers else None)
-    return [[m for m in g if m is not None] for g in groups_of(means, group_size)]
+    return groups_of(means, group_size)
 
 
 def entropy(mask, entropies, group_size: int) -> list[float]:

@@ -116,6 +116,16 @@ def test_a_run_without_evaluations_reports_training(tmp_path):
     assert row["ceiling"] is None
 
 
+def test_the_best_of_a_long_run_is_among_all_its_points(tmp_path):
+    folder = fake_runs.write_run(tmp_path / "run", iterations=1)
+    (run,) = read_runs([folder])
+    metric = "train/Sokoban/success"
+    records = [{"iteration": i, metric: 0.3 + 0.6 * (i == 501)} for i in range(1, 1001)]
+    run = RunData(run.name, run.folder, run.settings, records)
+    (row,) = make_contents([run], make_series([run]), max_episodes=0)["summary"]
+    assert (row["best"]["at"], row["best"]["mean"]) == (501, 0.9)
+
+
 def test_every_section_is_there_and_older_runs_lack_some(contents, tmp_path):
     def drawn(found):
         return {s["key"] for s in found["sections"] if s["panels"] or s["special"]}

@@ -62,7 +62,9 @@ def save_adapters(
     with replace_folder(folder) as fresh:
         write_json(fresh / ADAPTER_CONFIG_FILE, _peft_config(lora, base))
         tensors = {
-            _peft_name(path): np.ascontiguousarray(np.asarray(leaf).astype(dtype).T)
+            _peft_name(path, config): np.ascontiguousarray(
+                np.asarray(leaf).astype(dtype).T
+            )
             for path, leaf in flatten(adapters)
         }
         write_tensors(fresh / ADAPTER_WEIGHTS_FILE, tensors)
@@ -70,8 +72,11 @@ def save_adapters(
             texts.write(fresh)
 
 
-def _peft_name(path: tuple[str, ...]) -> str:
+def _peft_name(path: tuple[str, ...], config: ModelConfig) -> str:
     *parents, leaf = path
+    # In a network that sees the decoder is a part of its own, beside the tower.
+    if config.sees and parents[0] != "visual":
+        parents = ["language_model", *parents]
     return ".".join(("base_model.model.model", *parents, PEFT_NAMES[leaf], "weight"))
 
 

@@ -7,10 +7,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load_file
 
+from ragen_jax.models.families import read_config
 from ragen_jax.models.hf.adapters import save_adapters
 from ragen_jax.models.lora import LoraConfig, build_lora_policy
 from tests.models.random_adapters import DISTINCT, random_adapters
+from tests.models.vision_models import hf_config
 
 LORA = LoraConfig(rank=3, alpha=6.0, targets=("q_proj", "down_proj"))
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
@@ -44,6 +47,15 @@ def test_every_adapter_is_written_by_pefts_name(dtype, adapters, tmp_path):
     assert config["base_model_name_or_path"] == "owner/model"
     assert (config["r"], config["lora_alpha"]) == (3, 6)
     assert config["target_modules"] == ["q_proj", "down_proj"]
+
+
+def test_the_decoder_of_a_network_that_sees_has_a_part_of_its_own(tmp_path):
+    """As transformers names its modules, which PEFT goes by."""
+    config, lora = read_config(hf_config("small")), LoraConfig(2, 4.0, "all")
+    adapters = build_lora_policy(config, lora=lora).init_adapters(jax.random.key(0))
+    save_adapters(tmp_path / "new", config, lora, jax.device_get(adapters), base="o/m")
+    names = load_file(tmp_path / "new/adapter_model.safetensors")
+    assert {name.split(".")[3] for name in names} == {"language_model", "visual"}
 
 
 def test_what_is_not_written(adapters, tmp_path):

@@ -267,6 +267,14 @@ def test_a_failure_masks_its_row_and_changes_no_other(capfd):
         if failed:
             assert trajectory.truncated[row]
             assert not trajectory.success[row]
+    # What it wrote is recorded all the same.
+    for record, same in zip(records(trajectory), records(sound), strict=True):
+        num_turns = len(record["turns"])
+        for turn, other in zip(record["turns"], same["turns"][:num_turns], strict=True):
+            assert turn["observation"] == other["observation"]
+            assert turn["reply"] == other["reply"]
+        lengths = [turn["reply_tokens"] for turn in record["turns"]]
+        assert record["sampled_tokens"] == sum(lengths) > 0
     last = [len(asked(record["turns"][-1])) for record in records(trajectory)]
     sound_rows = [row for row, failed in enumerate(has_failed) if not failed]
     letters = np.asarray(trajectory.game_metrics["letters"])
