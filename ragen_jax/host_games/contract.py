@@ -65,22 +65,26 @@ class Subject:
 
     def play(self, split: str, *parts: str) -> Played:
         """Parts of `Played`, one after the other in the same new processes."""
-        num_tasks = self.games[split].num_tasks
-        pool = Pool(self.spec, split, NUM_EPISODES, reads_images=True)
+        game = self.games[split]
+        num_tasks, num_rows = (
+            game.num_tasks,
+            min(NUM_EPISODES, game.max_rows or NUM_EPISODES),
+        )
+        pool = Pool(self.spec, split, num_rows, reads_images=True)
 
         def problems(start: int = 0) -> tuple[Sequence[int], Sequence[int | None]]:
-            seeds = range(start, start + NUM_EPISODES)
+            seeds = range(start, start + num_rows)
             return seeds, [seed % num_tasks if num_tasks else None for seed in seeds]
 
         def hostile() -> Episodes:
-            player = follow({row: _turned(row) for row in range(NUM_EPISODES)})
+            player = follow({row: _turned(row) for row in range(num_rows)})
             return play_rows(pool, *problems(), player, MAX_REPLIES)
 
         def solved() -> Episodes:
-            return [x.outputs for x in play_solutions(pool, *problems(), MAX_REPLIES)]
+            return [x.outputs for x in play_solutions(pool, *problems())]
 
         def beginnings() -> Episodes:
-            starts = range(0, NUM_BEGINNINGS, NUM_EPISODES)
+            starts = range(0, NUM_BEGINNINGS, num_rows)
             return [[x] for start in starts for x in pool.reset(*problems(start))]
 
         play = {"hostile": hostile, "solved": solved, "beginnings": beginnings}
@@ -96,6 +100,11 @@ def any_reply_is_answered(subject: Subject) -> Iterator[str]:
                 yield f"{split}, seed {row}, {_last_reply(row, episode)}: " + (
                     episode[-1].failure
                 )
+        for seed, (beginning,) in enumerate(subject.first[split].beginnings):
+            # Those of the episodes above are told.
+            if beginning.failure is not None and seed > row:
+                yield f"{split}, seed {seed}, at the start: {beginning.failure}"
+                break
 
 
 def episodes_repeat(subject: Subject) -> Iterator[str]:
@@ -118,7 +127,7 @@ def episodes_repeat(subject: Subject) -> Iterator[str]:
 def splits_are_apart(subject: Subject) -> Iterator[str]:
     """Training and validation have no problem in common."""
     texts = [
-        {episode[0].text for episode in subject.first[split].beginnings}
+        {x.text for (x,) in subject.first[split].beginnings if x.failure is None}
         for split in SPLITS
     ]
     # Where all games begin alike the beginning does not tell them apart.

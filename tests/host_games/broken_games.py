@@ -30,6 +30,35 @@ class Sound(HostGame):
         return [str(self.number)]
 
 
+_ROOMS: list[HostGame] = []
+
+
+class Long(Sound):
+    """Sound, with room for two, and a solution that takes 45 replies."""
+
+    max_rows, longest_solution = 2, 45
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        if self not in _ROOMS:
+            _ROOMS.append(self)
+        assert len(_ROOMS) <= self.max_rows
+        self.count = 0
+        return super().reset(seed)
+
+    def step(self, reply: str) -> Step:
+        self.count += 1
+        step = super().step(reply)
+        return step if self.count == 45 else dataclasses.replace(step, terminated=False)
+
+    def solution(self) -> list[str]:
+        return super().solution() * 45
+
+
+class FailsAtSeed(Sound):
+    def reset(self, seed, task=None):
+        return {}["no such table"] if seed == 50 else super().reset(seed)
+
+
 class Unmakeable(Sound):
     def __init__(self, split: str):
         {}["no such table"]

@@ -24,6 +24,7 @@ FAULTS = {
     "SaysWhy": ("any_reply", "numbers only as reward and in info: why, got str"),
     "InfoIsList": ("any_reply", "whose info is a dict, got list"),
     "Raises": ("any_reply", "training, seed 0, reply ''"),
+    "FailsAtSeed": ("any_reply", "training, seed 50, at the start: KeyError"),
     "IgnoresSeed": ("episodes_repeat", "after 0 replies it shows 'number"),
     "CountsEpisodes": ("episodes_repeat", "in a process that has played other"),
     "IgnoresSplit": ("splits", "begin with 'number 0'"),
@@ -50,6 +51,7 @@ def subject(name):
     "name",
     [
         f"{BROKEN}:Sound",
+        f"{BROKEN}:Long",
         "echo",
         *(
             pytest.param(name, marks=pytest.mark.slow)

@@ -1,5 +1,7 @@
 """Our client at our server: games in worker processes, played from worker processes."""
 
+import base64
+
 import numpy as np
 import pytest
 
@@ -136,6 +138,12 @@ def test_images_that_are_none_end_the_episode_with_a_reason():
         read_png_base64("aGVsbG8=")
     with pytest.raises(ValueError, match="no PNG file in base64"):
         read_png_base64(7)
+    # Pixels of several blocks, one of which is of another kind.
+    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+    first, second, *rest = base64.b64decode(png_base64(noise)).split(b"IDAT")
+    damaged = b"IDAT".join([first, second + b"I!AT" + rest[0], *rest[1:]])
+    with pytest.raises(ValueError, match="no PNG file"):
+        read_png_base64(base64.b64encode(damaged).decode())
     with pytest.raises(ValueError, match='images are "x", not a list'):
         find_images({"images": "x"})
     whole = np.zeros((2, 3, 3), np.uint8)

@@ -115,9 +115,10 @@ def _snippet(trained: Trained, messages: Sequence[Message], base: str | None) ->
         *([_STOP] if rules.stop_at_answer else []),
         'reply = player(messages, **options)[0]["generated_text"][-1]',
         f'answer = re.search(r"{pattern}", reply["content"], re.DOTALL)',
-        'listed = answer.group(1).split("||") if answer else []',
-        "actions = [name.strip() for name in listed if name.strip()]",
-        f"actions = actions[:{rules.budget.max_actions_per_turn}]",
+        *(
+            line.format(rules.budget.max_actions_per_turn)
+            for line in (_LISTED if task.env.lists_actions else [_WHOLE])
+        ),
         'print(reply["content"], actions)',
         '# The next turn: messages += [reply, {"role": "user", "content": ...}]',
     ]
@@ -126,6 +127,12 @@ def _snippet(trained: Trained, messages: Sequence[Message], base: str | None) ->
 
 _THOUGHT_AND_ANSWER = r"</think>\s*<answer>(.*?)</answer>"
 _ANSWER = "(.*?)</answer>"
+_LISTED = (
+    'listed = answer.group(1).split("||") if answer else []',
+    "actions = [name.strip() for name in listed if name.strip()]",
+    "actions = actions[:{}]",
+)
+_WHOLE = "actions = [answer.group(1).strip()] if answer else []"
 _STOP = 'options |= {"stop_strings": ["</answer>"], "tokenizer": player.tokenizer}'
 _LOAD = """
 import re
@@ -181,7 +188,9 @@ def _reading(trained: Trained) -> str:
         "",
         f"* A reply counts if {form}, the first of them; otherwise no action is taken.",
         "* The answer is split at `||`. White space around names and capital letters "
-        "do not matter; tags within the answer are deleted.",
+        "do not matter; tags within the answer are deleted."
+        if task.env.lists_actions
+        else "* The game reads the whole answer, without the white space around it.",
         f"* At most {_count(budget.max_actions_per_turn, 'action')} of a reply count, "
         f"the first ones. An episode has at most {_count(budget.max_turns, 'turn')} "
         f"and {_count(budget.max_actions_per_episode, 'action')}.",

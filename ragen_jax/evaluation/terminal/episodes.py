@@ -167,7 +167,9 @@ def _typed_reply(
     while True:
         dialogue = task.dialogue
         end = dialogue.prompts.markup.end
-        line = complete_reply(read_line(), thinking=dialogue.thinking, end=end)
+        # A terminal's bytes that are not UTF-8 come as lone surrogates.
+        typed = read_line().encode(errors="replace").decode()
+        line = complete_reply(typed, thinking=dialogue.thinking, end=end)
         tokens = task.tokenizer.encode(line)
         if len(tokens) <= max_tokens:
             break

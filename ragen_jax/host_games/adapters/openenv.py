@@ -85,9 +85,7 @@ class OpenEnvGame(HostGame):
         socket_url, pages_url = server_urls(url)
         try:
             schema = fetch_document(f"{pages_url}/schema", timeout_seconds)
-            about = {}
-            if instruction is None:
-                about = fetch_document(f"{pages_url}/metadata", timeout_seconds)
+            about = _about(pages_url, timeout_seconds, is_needed=instruction is None)
         except OpenEnvError as error:
             raise ValueError(str(error)) from error
         self._form = read_form(schema.get("action"), field)
@@ -181,6 +179,16 @@ class OpenEnvGame(HostGame):
     def _invalid(self, words: str) -> Step:
         """A step that the server has not seen, or has not taken."""
         return refuse_reply(Observation(f"{words}\n{self._text}"))
+
+
+def _about(pages_url: str, seconds: float, *, is_needed: bool) -> Mapping[str, Any]:
+    """What a server says of itself; nothing if it does not and need not."""
+    try:
+        return fetch_document(f"{pages_url}/metadata", seconds)
+    except OpenEnvError:
+        if is_needed:
+            raise
+        return {}
 
 
 def _describe(about: Mapping[str, Any], hint: str) -> str:

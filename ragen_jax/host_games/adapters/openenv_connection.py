@@ -186,6 +186,9 @@ class Connection:
                 f"{self._url} did not answer within {self._seconds:g} s; raise "
                 "timeout_seconds, or use a faster server"
             ) from error
+        except OpenEnvError:
+            # There is no connection; `_Lost` is one that has ended.
+            raise
         except (ConnectionClosed, OSError) as error:
             self._drop()
             raise _Lost(f"{self._url} ended the connection: {error}") from error

@@ -8,6 +8,8 @@ is run here.
 """
 
 import ast
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +30,8 @@ _FUNCTIONS = frozenset((
     "sec", "sin", "sinh", "sqrt", "tan", "tanh",
 ))
 # fmt: on
-_WORDS = re.compile(r"[\w\s-]*")
+# Not a name with a line below, such as `oracle_answer`, a variable of a scorer.
+_WORDS = re.compile(r"(?:[^\W_]|[\s-])*")
 _HUGE = re.compile(r"[eE][+-]?[\d_,]{4,}")
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.UAdd, ast.USub)
 
@@ -71,6 +74,21 @@ def is_not_nan(reply: str, item: Mapping[str, Any]) -> bool:
     """Whether no part of a reply is `nan` or `inf`: the scorer finds them near all."""
     del item
     return not re.search("nan|inf", reply, re.IGNORECASE)
+
+
+def is_finite_list(reply: str, item: Mapping[str, Any]) -> bool:
+    """Whether a list is of finite numbers: not-a-number is near all to the scorer."""
+    del item
+    try:
+        values = json.loads(reply.replace("'", '"'))
+    except (ValueError, RecursionError):
+        return True
+    try:
+        return not isinstance(values, list) or all(
+            map(math.isfinite, map(float, values))
+        )
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def is_proposition(reply: str, item: Mapping[str, Any]) -> bool:
@@ -154,6 +172,7 @@ def _is_small(exponent: ast.AST) -> bool:
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "binary_matrix": is_harmless_literal,
     "n_queens": is_harmless_literal,
+    "number_sorting": is_finite_list,
     "spiral_matrix": is_harmless_literal,
     "string_insertion": is_harmless_literal,
     "complex_arithmetic": is_not_nan,

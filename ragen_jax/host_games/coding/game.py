@@ -14,6 +14,7 @@ the game, also a blank one; a file that cannot be read is an error, not a toy ta
 import ast
 import random
 import re
+import textwrap
 import time
 import warnings
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ MAX_CODE_CHARACTERS = 200_000
 RECORDING_SECONDS = 45.0
 # Every fifth of our own tasks is for validation.
 VALIDATION_EVERY = 5
-OPENING = re.compile(r"(```|~~~)[\w+-]*[ \t]*\r?\n")
+OPENING = re.compile(r"(```|~~~)[ \t]*[\w.+#-]*[ \t]*\r?\n")
 # Marks of fences, and comments and texts of Python. A text that is not closed ends with
 # its line or, in three quotes, with the reply.
 PART = re.compile(
@@ -210,15 +211,17 @@ class Coding(HostGame):
 def extract_code(reply: str) -> str:
     """The last fenced block of a reply, or all of it where there is none.
 
-    A program's texts may hold marks of fences. Without a byte order mark; no-break
-    spaces that indent are spaces.
+    A program's texts may hold marks of fences. Without a byte order mark, and without
+    the indentation of a whole block; no-break spaces that indent are spaces.
     """
     code = reply
     # Marks in a whole program are of its texts.
     if OPENING.search(reply) and not _is_program(reply):
         code = list(_blocks(reply))[-1]
     code = code.replace("\ufeff", "")
-    return INDENT.sub(lambda blanks: blanks[0].replace("\xa0", " "), code)
+    code = INDENT.sub(lambda blanks: blanks[0].replace("\xa0", " "), code)
+    # Such as in an item of a list. Lines in texts may begin further left.
+    return code if _is_program(code) else textwrap.dedent(code)
 
 
 def _is_program(reply: str) -> bool:

@@ -31,6 +31,7 @@ PREAMBLE = "".join(
         *(f"from {name} import *\n" for name in IMPORTED),
         *(f"import {name}\n" for name in IMPORTED),
         "sys.setrecursionlimit(50_000)\n",
+        "sys.set_int_max_str_digits(50_000)\n",
     ]
 )
 # Runs as the program: names are imported in advance, outside of the source, which may
@@ -133,8 +134,14 @@ def read_result(printed: str) -> object:
 
 
 def recorded_tests(printed: str) -> tuple[Test, ...]:
-    """The tests that a `recording` printed, each once."""
+    """The tests that a `recording` printed, each once.
+
+    Raises:
+      ValueError: there are none.
+    """
     tests = {given: Test(given, (result,)) for given, result in read_result(printed)}
+    if not tests:
+        raise ValueError("its test makes no call")
     return tuple(tests.values())
 
 

@@ -82,7 +82,10 @@ def read_rows(path: str, option: str = "path") -> list:
             )
         import pyarrow.parquet
 
-        return pyarrow.parquet.read_table(pyarrow.BufferReader(data)).to_pylist()
+        try:
+            return pyarrow.parquet.read_table(pyarrow.BufferReader(data)).to_pylist()
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path} is no parquet file: {error}") from error
     if suffix not in (".json", ".jsonl"):
         raise ValueError(
             f"{option}={path} ends in {file.suffix!r}; allowed are .json, .jsonl, "
@@ -127,7 +130,13 @@ def reading(record: str, cure: str) -> Iterator[None]:
     """
     try:
         yield
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ValueError(
             f"{record}: {type(error).__name__}: {error}; {cure}"
         ) from error

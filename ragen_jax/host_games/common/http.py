@@ -49,7 +49,8 @@ def check_url(
         parts = urllib.parse.urlsplit(url)
         # Reading the port checks it.
         is_good = parts.scheme in schemes and parts.hostname and parts.port != 0
-    except ValueError:
+    except (ValueError, AttributeError, TypeError):
+        # The latter two: it is no text.
         is_good = False
     if not is_good:
         example = f"{schemes[0]}://127.0.0.1:8000"
@@ -130,7 +131,7 @@ def _ask(
             status=error.code,
             may_pass=error.code in _BUSY,
         ) from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         # urllib wraps an error that comes before the answer.
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(cause, TimeoutError):

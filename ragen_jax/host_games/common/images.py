@@ -37,5 +37,8 @@ def read_png_base64(text: str) -> UInt8[np.ndarray, "H W 3"]:
             return np.asarray(image.convert("RGB"))
     except Image.DecompressionBombError as error:
         raise ValueError(f"an image is too large: {error}") from error
-    except (TypeError, binascii.Error, UnidentifiedImageError, OSError) as error:
+    except (
+        *(TypeError, binascii.Error, UnidentifiedImageError, OSError),
+        SyntaxError,  # of a damaged file
+    ) as error:
         raise ValueError(f"an image is no PNG file in base64: {error}") from error

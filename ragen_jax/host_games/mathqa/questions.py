@@ -66,6 +66,7 @@ def read_questions(path: str, split: str) -> list[Question]:
 def _read_row(row: dict[str, Any]) -> tuple[str, str, str]:
     """Query, response, and the question that the query was made from."""
     query, response = row["query"], row["response"]
-    if not isinstance(query, str) or not isinstance(response, str):
-        raise TypeError("query and response must be texts")
-    return query, response, row.get("original_question") or query
+    original = row.get("original_question") or query
+    if not all(isinstance(text, str) for text in (query, response, original)):
+        raise TypeError("query, response and original_question must be texts")
+    return query, response, original

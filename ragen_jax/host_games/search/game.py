@@ -133,8 +133,6 @@ class SearchQA(HostGame):
 
     metrics = ("f1", "searches")
     is_solvable = True
-    # Two searches, and the answer.
-    longest_solution = 3
 
     def __init__(
         self,
@@ -152,7 +150,9 @@ class SearchQA(HostGame):
         dialect: str | None = None,
         timeout_seconds: float | None = None,
     ):
-        """Choose questions, passages and rules; the index is built by the first search.
+        """Choose questions, passages and rules.
+
+        The first search builds the index; that of a file the first reset.
 
         Args:
           split: one of `SPLITS`; they share no question.
@@ -186,7 +186,17 @@ class SearchQA(HostGame):
         self._source = _choose_questions(
             split, num_hops, num_worlds, data, max_questions
         )
+        if retriever is not None:
+            refuse_given(
+                "beside retriever, whose server has the passages of one world; leave "
+                "retriever out",
+                num_worlds=num_worlds,
+            )
         self._server = _reach(retriever, dialect, timeout_seconds)
+        # The index of a file takes long to build, and a step has less time.
+        self._prepares = data is not None
+        # Two searches, and the answer; questions of a file may need more.
+        self.longest_solution = 3 if data is None else None
         self.waits = retriever is not None
         if self._server is not None:
             self.max_step_seconds = self._server.timeout_seconds
@@ -204,6 +214,8 @@ class SearchQA(HostGame):
         self._queries: list[str] = []
         self._shown: set[str] = set()
         self._ended = False
+        if self._prepares:
+            self._passages()
         return Observation(f"Question: {self._question.text}\n{self._say_left()}")
 
     def step(self, reply: str) -> Step:

@@ -139,7 +139,10 @@ class WebShop(HostGame):
         # A search for the title may not find a product of a file, or the product may
         # lack what its own goal asks for.
         self.is_solvable = data is None
-        self.longest_solution = 5
+        # The index of a file takes long to build, and a step has less time.
+        self._prepares = data is not None
+        # On pages of one product there is one more to turn to; see `is_solvable`.
+        self.longest_solution = 5 + (page_size == 1) if data is None else None
         self.instruction = INSTRUCTION.format(click=CLICKS[pages])
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
@@ -152,6 +155,8 @@ class WebShop(HostGame):
         self._wish = self._layout.wish(self._goal, self._limit_cents)
         self._page = Page()
         self._bought = False
+        if self._prepares:
+            _index(self._catalogue)
         return Observation(self._text())
 
     def step(self, reply: str) -> Step:

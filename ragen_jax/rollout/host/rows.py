@@ -7,6 +7,7 @@ outside `rollout/host` have workers and their episodes from here, too.
 
 import collections
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import jax
@@ -37,7 +38,9 @@ def answer_in(reply: bytes, thinking: bool) -> str | None:
     parsed = parse_text(text, (), max_actions=1, thinking=thinking, answer_bytes=1)
     if not parsed.num_names:
         return None
-    return find_answer(reply, thinking).decode("utf-8", "replace").strip()
+    answer = find_answer(reply, thinking).decode("utf-8", "replace")
+    # First: lines below would keep an indentation that the first one loses.
+    return textwrap.dedent(answer).strip()
 
 
 def draw_problems(

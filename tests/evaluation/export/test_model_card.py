@@ -158,6 +158,13 @@ def test_the_example_is_of_the_runs_context(trained):
     assert example.index("</answer>") < example.index("Turn 2")
 
 
+def test_a_host_game_reads_the_whole_answer(trained, monkeypatch):
+    monkeypatch.setattr(type(trained.program.task.env), "lists_actions", False)
+    text = write_card(trained)
+    assert "The game reads the whole answer" in text
+    assert "||" not in text[text.index("## Play a turn") :]
+
+
 def test_files_have_ordinary_modes(exported):
     (exported.parent / "ordinary").write_text("")
     expected = (exported.parent / "ordinary").stat().st_mode

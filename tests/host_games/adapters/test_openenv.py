@@ -306,6 +306,23 @@ def test_a_silent_server_is_given_up():
         assert time.monotonic() - began < 3.0
 
 
+def test_a_server_that_is_gone_is_not_said_to_be_full():
+    talk, _ = answering(observation())
+    with playing(talk) as game:
+        pass
+    with pytest.raises(OpenEnvError, match="cannot connect") as gone:
+        game.reset(0)
+    assert "room" not in str(gone.value)
+
+
+@pytest.mark.parametrize("instruction", [None, "Say so."])
+def test_the_servers_sessions_are_counted_whoever_instructs(instruction):
+    documents = DOCUMENTS | {"/metadata": {"name": "Stub", "max_sessions": 4}}
+    talk, _ = answering(observation())
+    with playing(talk, documents, instruction=instruction) as game:
+        assert game.max_rows == 4
+
+
 def test_an_oversized_answer_is_a_failure(monkeypatch):
     monkeypatch.setattr(openenv_wire, "MAX_MESSAGE_BYTES", 10_000)
     talk, _ = answering(observation(), observation("x" * 20_000))

@@ -182,6 +182,10 @@ BACKTICKS = "print('''\n```\na\n```\n''')\n"
         ("~~~py\na = 1\n", "a = 1\n"),
         ("```\na = 1  # it's\n```\nThat's it.", "a = 1  # it's\n"),
         ("```\na = '#'\n```\nb", "a = '#'\n"),
+        ("``` python\na\n```", "a\n"),
+        ("```python3.11\na\n```", "a\n"),
+        ("1. So:\n   ```py\n   if a:\n       b\n   ```", "if a:\n    b\n"),
+        ("  a = 1\n  b = 2", "a = 1\nb = 2"),
     ],
 )
 def test_fences_are_stripped(reply, code):

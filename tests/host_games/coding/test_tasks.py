@@ -123,11 +123,15 @@ def test_human_evals_format_gives_the_calls_of_its_checks(tmp_path):
         assert step.reward == 0.5
 
 
-def test_a_solution_that_gives_no_tests_is_an_error(tmp_path):
-    rows = [
-        human_eval_row(number) | {"canonical_solution": "    return {x}\n"}
-        for number in range(40)
-    ]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"canonical_solution": "    return {x}\n"},
+        {"test": "def check(candidate):\n    assert candidate\n"},
+    ],
+)
+def test_a_solution_that_gives_no_tests_is_an_error(tmp_path, changes):
+    rows = [human_eval_row(number) | changes for number in range(40)]
     path = write_lines(tmp_path / "rows.jsonl", rows)
     with playing(path=path) as game, pytest.raises(ValueError, match="gave no tests"):
         game.reset(0)

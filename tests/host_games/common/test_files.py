@@ -42,6 +42,9 @@ def test_rows_of_parquet(tmp_path):
     path = tmp_path / "data.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
     assert read_rows(str(path)) == ROWS
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"data\.parquet is no parquet file"):
+        read_rows(str(path))
 
 
 def test_a_missing_pyarrow_is_said(tmp_path, monkeypatch):

@@ -110,11 +110,20 @@ def test_no_server_and_one_that_starts():
 
 @pytest.mark.parametrize(
     "url",
-    ["", "127.0.0.1:8000", "file:///x", "http://", "http://h:99999", "http://[h"],
+    [
+        *("", "127.0.0.1:8000", "file:///x", "http://", "http://h:99999", "http://[h"),
+        *(8000, b"http://h", ["http://h"]),
+    ],
 )
 def test_bad_addresses_are_refused(url):
-    with pytest.raises(ValueError, match=r"url is '.*'; use one like http://127"):
+    with pytest.raises(ValueError, match=r"url is .*; use one like http://127"):
         check_url("url", url)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0..1:8000", "http://127.0.0.1:9/é"])
+def test_an_address_that_cannot_be_asked_is_an_error(url):
+    with pytest.raises(HttpError, match="no answer from"):
+        post(url)
 
 
 def test_this_machine():

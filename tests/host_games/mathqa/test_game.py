@@ -189,6 +189,10 @@ def test_rows_without_an_answer_are_left_out_and_counted(tmp_path, caplog):
     [
         ("[1]", "row 1 .* is of another form"),
         ('[{"query": "q"}]', "row 1 .* is of another form"),
+        (
+            '[{"query": "q", "response": "#### 1", "original_question": 5}]',
+            "row 1 .* is of another form.*must be texts",
+        ),
         ("[]", "no question for training"),
     ],
 )

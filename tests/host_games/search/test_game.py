@@ -146,6 +146,11 @@ def test_any_text_is_a_reply(seed, replies, loose):
         assert last.info["success"] is True
 
 
+def test_a_server_has_the_passages_of_one_world():
+    with pytest.raises(ValueError, match=r"num_worlds.*beside retriever"):
+        SearchQA(num_worlds=2, retriever="http://127.0.0.1:9")
+
+
 def test_the_oracle_does_not_search_twice():
     game = SearchQA()
     game.reset(0)

@@ -259,3 +259,6 @@ def test_the_page_size_is_that_of_results():
         text = game.step("search[warm soft]").observation.text
         assert f"Results 1-{size} of 50" in text
         assert text.count("$") == size + 1
+        for task in range(game.num_tasks):
+            game.reset(0, task)
+            assert len(game.solution()) <= game.longest_solution

@@ -22,7 +22,7 @@ from ragen_jax.rollout.host.games import (
     take_outputs,
 )
 from ragen_jax.rollout.host.loop import TokenGame, make_token_game
-from ragen_jax.rollout.host.rows import GamesFailed, draw_problems
+from ragen_jax.rollout.host.rows import GamesFailed, answer_in, draw_problems
 from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
@@ -231,6 +231,11 @@ def _model_programs(max_observation_tokens, max_turns):
     carry = read[0](*fixed, *read[1])
     rows = carry, play.num_read, play.states, keys.sample, play.is_active
     return [f.lower(*fixed, *rows).as_text() for f, rows in (read, (game.reply, rows))]
+
+
+def test_an_answer_of_several_lines_keeps_their_columns():
+    reply = b"<think></think><answer>\n  have\n    more\n  end\n</answer>"
+    assert answer_in(reply, True) == "have\n  more\nend"
 
 
 def test_a_second_rollout_compiles_nothing():
