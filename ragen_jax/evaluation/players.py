@@ -248,6 +248,7 @@ def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
       ValueError: it has none for any level, or too many games fail.
     """
     env: HostGameEnv = task.env
+    env.check_sessions(num_prompts=len(keys.level))
     problems = draw_problems(keys, env.num_tasks[VALIDATION])
     games = Pool(env.spec, VALIDATION, len(keys.level), reads_images=True)
     with contextlib.closing(games):

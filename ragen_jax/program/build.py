@@ -289,14 +289,8 @@ def check_sessions(config: ConfigDict, parts: Parts) -> None:
     if config.evaluation.every is not None:
         counts["evaluation.num_prompts"] = config.evaluation.num_prompts
     for task in parts.tasks:
-        most = task.env.max_rows if isinstance(task.env, HostGameEnv) else None
-        if most is not None and sum(counts.values()) > most:
-            words = " + ".join(f"{name} = {count}" for name, count in counts.items())
-            raise ValueError(
-                f"{task.name} can play {most} episodes at the same time, and this run "
-                f"needs {sum(counts.values())} ({words}); start its server with "
-                f"--max_sessions={sum(counts.values())}, or lower these keys"
-            )
+        if isinstance(task.env, HostGameEnv):
+            task.env.check_sessions(**counts)
 
 
 def build_parts(

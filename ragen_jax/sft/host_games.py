@@ -100,6 +100,7 @@ def sample_texts(env: HostGameEnv) -> list[str]:
 
 
 def _games(env: HostGameEnv) -> Pool:
+    env.check_sessions(**{"episodes of demonstrators at a time": NUM_ROWS})
     sees = env.image_grid is not None
     return Pool(env.spec, TRAINING, NUM_ROWS, reads_images=sees)
 

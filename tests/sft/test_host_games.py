@@ -13,6 +13,7 @@ from configs import base, pocket, world
 from ragen_jax import rngs
 from ragen_jax.config import changed_keys
 from ragen_jax.host_games.echo import Echo
+from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.rollout.host.rows import draw_problems
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.sft import rules
@@ -23,6 +24,7 @@ from ragen_jax.sft.data import (
     dialogue_texts,
     make_demonstrate,
 )
+from ragen_jax.sft.host_games import sample_texts
 from ragen_jax.sft.pocket_tokenizer import common_words
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.train import build_program, train
@@ -63,6 +65,13 @@ def played():
     mixtures = build_mixtures(config.demonstrators, redraw=0.0)
     sets = [build_data_sets(tasks, mixture, ROOT)["echo"] for mixture in mixtures]
     return tasks, tokenizer, sets
+
+
+def test_a_game_without_room_for_the_demonstrators_is_refused():
+    name, settings = "tests.host_games.broken_games:Long", base.get_config().host
+    env = make_host_game(name, {}, max_failed_fraction=1.0, **settings)
+    with pytest.raises(ValueError, match="can play 2 .* this needs 64 .*sessions=64"):
+        sample_texts(env)
 
 
 def text_of(tokenizer, rows, episode):

@@ -184,6 +184,24 @@ class HostGameEnv(base.TextGame):
         is_known = longest is not None and longest <= budget.num_actions
         return 1.0 if is_known else None
 
+    def check_sessions(self, **counts: int) -> None:
+        """Refuse more episodes at the same time than the game can play.
+
+        Args:
+          counts: episodes, by what they are for.
+
+        Raises:
+          ValueError: names both numbers.
+        """
+        needed = sum(counts.values())
+        if self.max_rows is not None and needed > self.max_rows:
+            words = " + ".join(f"{name} = {count}" for name, count in counts.items())
+            raise ValueError(
+                f"{self.name} can play {self.max_rows} episodes at the same time, and "
+                f"this needs {needed} ({words}); start its server with "
+                f"--max_sessions={needed}, or lower what can be lowered of these"
+            )
+
     def take(self, params: base.EnvParams, outputs: TokenOutput) -> GameStep:
         """The step of a turn whose replies the games answered with `outputs`.
 
