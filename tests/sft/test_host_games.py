@@ -70,7 +70,7 @@ def played():
 def test_a_game_without_room_for_the_demonstrators_is_refused():
     name, settings = "tests.host_games.broken_games:Long", base.get_config().host
     env = make_host_game(name, {}, max_failed_fraction=1.0, **settings)
-    with pytest.raises(ValueError, match="can play 2 .* this needs 64 .*sessions=64"):
+    with pytest.raises(ValueError, match=r"can play 2 .* this needs 64 .*sessions=64"):
         sample_texts(env)
 
 
