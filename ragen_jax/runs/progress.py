@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -32,9 +33,15 @@ class Clock(ProgressColumn):
         return Text(f"{minutes}:{seconds:02d}")
 
 
-def open_console(**options: bool) -> Console:
+def open_console(**options: Any) -> Console:
     """A console that prints texts as they are: brackets and colons are no markup."""
-    return Console(highlight=False, markup=False, emoji=False, **options)
+    return _Console(highlight=False, markup=False, emoji=False, **options)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nothing reads the output any more: `launch.command` ends the process."""
+        raise  # the error that rich handles
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.registry.settings import flatten
 from ragen_jax.runs import best
 from ragen_jax.runs.console import command_name
-from ragen_jax.runs.folder import RunFolder
+from ragen_jax.runs.folder import Diverged, RunFolder
 from ragen_jax.runs.metrics import BEST, TimeShares, tokens_per_second
 from ragen_jax.runs.sinks.opened import load_sinks
 from ragen_jax.runs.writer import finite_or_none
@@ -181,7 +181,7 @@ class Run(RunFolder):
         train = self._config.train
         skipped = int(metrics["actor/consecutive_skipped"])
         if skipped >= train.max_skipped_updates:
-            raise ValueError(
+            raise Diverged(
                 f"{skipped} updates in a row had a non-finite gradient; export the "
                 f"last checkpoint ({command_name('export')} --run={self.path} "
                 "--output=FOLDER) and start a new --workdir from it "
@@ -197,7 +197,7 @@ class Run(RunFolder):
         is_measured = config.learner.updates_per_rollout == 1
         is_measured = is_measured and not config.rollout.ahead
         if bound is not None and is_measured and difference > bound:
-            raise ValueError(
+            raise Diverged(
                 f"the learner's log-probabilities differ from the sampler's by "
                 f"{difference:.2g} on average, more than train.max_sampler_difference "
                 f"= {bound:g}, so that ratios would compare two policies; 1e-6 is "

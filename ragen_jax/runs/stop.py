@@ -79,7 +79,9 @@ class StopRequest:
                 _end(number)
             return
         self._announced_at, self._signal = now, number
-        self._say("stopping after this iteration; Ctrl-C again to stop now")
+        # Whoever read the output may have got the signal, too.
+        with contextlib.suppress(BrokenPipeError):
+            self._say("stopping after this iteration; Ctrl-C again to stop now")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ _DIGITS = 5
 
 # Files of episodes in `trajectories/`, and the temporary file of a killed process.
 _EPISODES_FILE = re.compile(r"iteration_(\d{6,})\.jsonl")
-_TORN_EPISODES_FILE = re.compile(r"\.iteration_\d{6,}\.jsonl\.tmp")
+_TORN_EPISODES_FILE = re.compile(r"\.iteration_\d{6,}\.jsonl\..*tmp")
 
 
 def open_workdir(workdir: pathlib.Path) -> int:
@@ -58,12 +59,18 @@ def open_workdir(workdir: pathlib.Path) -> int:
 
 def write_text_atomically(path: pathlib.Path, text: str) -> None:
     """Write a whole file or nothing: a temporary neighbour, then a rename."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    # Another process or thread may write the same file.
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}.{writer}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 class RunWriter:
@@ -95,6 +102,9 @@ class RunWriter:
         write_text_atomically(workdir / "metrics.jsonl", text)
         for path in self._folder.glob(".iteration_*"):
             if _TORN_EPISODES_FILE.fullmatch(path.name):
+                path.unlink()
+        for name in ("metrics.jsonl", "config.json"):
+            for path in workdir.glob(f".{name}.*tmp"):
                 path.unlink()
         for iteration, path in self._episode_files().items():
             if iteration > after:
@@ -152,8 +162,10 @@ class RunWriter:
         self._sinks.flush()
 
     def close(self) -> None:
-        self._metrics.close()
-        self._sinks.close()
+        try:
+            self._metrics.close()
+        finally:
+            self._sinks.close()
 
     def _episode_files(self) -> dict[int, pathlib.Path]:
         """Files of episodes by iteration, oldest first."""

@@ -14,6 +14,7 @@ added tokens only, so nothing else is used here.
 import collections
 import json
 import os
+import pathlib
 from collections.abc import Iterable, Sequence
 
 from tokenizers import (
@@ -24,6 +25,7 @@ from tokenizers import (
     pre_tokenizers,
 )
 
+from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.text import chat, pictures
 from ragen_jax.text.prompts import SEPARATOR
 from ragen_jax.text.tokenizer import byte_alphabet, qwen_cutter
@@ -107,9 +109,9 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
         "model_max_length": 32768,
         "chat_template": CHAT_TEMPLATE,
     }
-    with open(os.path.join(folder, SETTINGS_FILE), "w", encoding="utf-8") as file:
-        json.dump(settings, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    # A folder with this file is taken for a whole tokenizer.
+    write_text_atomically(pathlib.Path(folder, SETTINGS_FILE), text)
 
 
 def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:

@@ -40,7 +40,7 @@ from ragen_jax.program.reading import CURE_OF_TUNING, warn_of_unread_words
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.progress import working
-from ragen_jax.runs.stop import StopRequest
+from ragen_jax.runs.stop import StopRequest, stop_when_clean
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.sft.data import (
     DemoTask,
@@ -104,8 +104,8 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
     with RunFolder(
         workdir, config, model.identity, keep=1, free=declared(config).mutable
     ) as folder:
-        model.write_tokenizer()
         records = folder.open_record()
+        model.write_tokenizer()
         names = tuple(program.tasks)
         display = Display(
             names,
@@ -124,7 +124,9 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
             return stop.exit_status
         params = model.merge(state.params)
         output = workdir / "model"
-        save_checkpoint(output, model.config, params, Texts(model.tokenizer_folder))
+        with stop_when_clean():
+            texts = Texts(model.tokenizer_folder)
+            save_checkpoint(output, model.config, params, texts)
         _score(program, params, evaluation, folder, display, "after")
         display.say(f"wrote the model to {output}, its scores to {workdir}/scores.json")
     return 0

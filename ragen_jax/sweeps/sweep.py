@@ -15,10 +15,12 @@ import pathlib
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from ragen_jax.devices.heartbeat import watch_processes
+from ragen_jax.runs.folder import Diverged
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import StopRequest
 from ragen_jax.sweeps import results
@@ -45,8 +47,19 @@ class PlannedRun:
     config: ConfigDict
 
 
-# Failed runs, each with its error message.
-Failures = Sequence[tuple[PlannedRun, str]]
+class Failure(NamedTuple):
+    """A run that failed.
+
+    Attributes:
+      run: which.
+      sentence: why.
+      has_diverged: it would fail again; otherwise the machine or another process may
+        be the cause.
+    """
+
+    run: PlannedRun
+    sentence: str
+    has_diverged: bool
 
 
 def sweep(
@@ -79,19 +92,19 @@ def sweep(
     return status
 
 
-def report_failures(failures: Failures) -> None:
+def report_failures(failures: Sequence[Failure]) -> None:
     """Print the failed runs and the reasons on standard error."""
     if failures:
         print(f"runs that failed: {len(failures)}", file=sys.stderr)
-    for run, sentence in failures:
-        say(f"  {run.title}: {sentence}", sys.stderr)
+    for failure in failures:
+        say(f"  {failure.run.title}: {failure.sentence}", sys.stderr)
 
 
 def train_cells(
     cells: Sequence[tuple[Cell, Sequence[int]]],
     workdir: pathlib.Path,
     overrides: Collection[str] = (),
-) -> tuple[int, Failures]:
+) -> tuple[int, Sequence[Failure]]:
     """Train every cell with its seeds, and resume what was begun.
 
     Returns:
@@ -194,14 +207,14 @@ class _Session:
       stop: request to stop it.
 
     Attributes:
-      failures: see `Failures`.
+      failures: runs that failed.
       requested, agree, exit_status: of `stop`; also after a defect in a run.
     """
 
     def __init__(self, display: SweepDisplay, stop: StopRequest):
         self._display, self._stop = display, stop
         self._programs, self._has_defect = Programs(), False
-        self.failures: list[tuple[PlannedRun, str]] = []
+        self.failures: list[Failure] = []
 
     @property
     def requested(self) -> bool:
@@ -269,7 +282,8 @@ class _Session:
         except (ValueError, OSError) as error:
             # The failed run may have left processes of host games in its program.
             self._programs.forget()
-            self.failures.append((run, str(error)))
+            failure = Failure(run, str(error), isinstance(error, Diverged))
+            self.failures.append(failure)
             self._end(run, f"failed: {error}")
         except BaseException:
             self._has_defect = True

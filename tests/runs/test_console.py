@@ -1,5 +1,7 @@
 """The display: what is shown of an iteration, and an honest guess of the time left."""
 
+import contextlib
+import os
 import re
 import time
 
@@ -83,6 +85,18 @@ def test_texts_are_printed_as_they_are(capsys, monkeypatch, is_terminal):
     out, err = capsys.readouterr()
     assert text in out
     assert text in err
+
+
+def test_an_output_that_nobody_reads_is_a_broken_pipe():
+    """Not the end of the process, with a status that means something else."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as file:
+        file.flush()
+        with pytest.raises(BrokenPipeError):
+            progress.open_console(file=file).print("text")
+        with contextlib.suppress(BrokenPipeError):
+            file.close()
 
 
 def test_an_iteration_is_one_line_of_a_terminal(capsys, monkeypatch):

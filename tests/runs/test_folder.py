@@ -90,6 +90,17 @@ def test_a_folder_without_checkpoints_starts_again(workdir):
         assert folder.open_record() == []
 
 
+def test_a_finished_run_without_checkpoints_is_not_begun_anew(workdir):
+    with open_folder(workdir) as folder:
+        folder.open_record()
+        folder.record_result(2, "ab")
+    shutil.rmtree(workdir / "checkpoints")
+    before = (workdir / "metrics.jsonl").read_text()
+    with pytest.raises(ValueError, match="a finished run whose checkpoints are gone"):
+        open_folder(workdir)
+    assert (workdir / "metrics.jsonl").read_text() == before
+
+
 def test_the_machine_is_recorded_and_a_change_is_a_note(workdir, monkeypatch):
     (first,) = reader.read_recorded(workdir).machines
     assert first["from_iteration"] == 0

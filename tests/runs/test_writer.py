@@ -1,5 +1,6 @@
 """The record of a run: appended, cut back, drawn anew, locked."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -202,6 +203,25 @@ def test_names_of_non_finite_numbers_are_returned(tmp_path):
     record.close()
     (line,) = reader.read_metrics(tmp_path)
     assert (line["a"], line["c"], line["d"]) == (None, [1.0], [2.0])
+
+
+def test_two_writers_of_one_file_leave_a_whole_one(tmp_path):
+    path, texts = tmp_path / "x.json", ["a" * 100_000, "b" * 100_000]
+
+    def write(text):
+        for _ in range(30):
+            writer.write_text_atomically(path, text)
+            assert path.read_text() in texts
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, texts))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(UnicodeEncodeError):
+        writer.write_text_atomically(tmp_path / "x.json", "\ud800")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_second_process_is_refused(tmp_path):

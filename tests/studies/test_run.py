@@ -10,6 +10,7 @@ import pytest
 
 from configs import bandit
 from ragen_jax.runs import reader
+from ragen_jax.sweeps.sweep import Failure
 from studies import configs, table
 from studies import run as studies
 from studies.arms import Arm
@@ -84,21 +85,29 @@ def test_arms_are_run_kept_and_not_run_again(model, tmp_path, monkeypatch):
         studies.run_arms([(LEARNED, changed)], workdir, output)
 
 
-def failing(workdir, *seeds):
+def failing(workdir, *seeds, has_diverged=True):
     """What `train_cells` returns where these seeds have failed."""
     runs = [
         types.SimpleNamespace(title=f"run {seed}", folder=workdir / f"seed-{seed}")
         for seed in seeds
     ]
-    return lambda *_: (1, [(run, "it diverged") for run in runs])
+    return lambda *_: (1, [Failure(run, "it diverged", has_diverged) for run in runs])
 
 
-def test_nothing_is_kept_of_an_arm_with_runs_to_come(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seeds", "has_diverged"), [([0], True), ([0, 1], False)])
+def test_nothing_is_kept_of_an_arm_with_runs_to_come(
+    model, tmp_path, monkeypatch, seeds, has_diverged
+):
+    """Nor of one whose runs failed for another reason, such as a full disk."""
     workdir, output = tmp_path / "runs", tmp_path / "study"
-    monkeypatch.setattr(studies, "train_cells", failing(workdir / LEARNED.name, 0))
+    checkpoints = workdir / LEARNED.name / "seed-0" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    fail = failing(workdir / LEARNED.name, *seeds, has_diverged=has_diverged)
+    monkeypatch.setattr(studies, "train_cells", fail)
     arms = [(LEARNED, learned_config(model))]
     assert studies.run_arms(arms, workdir, output) == 1
     assert not arm_file(output, LEARNED.name).exists()
+    assert checkpoints.exists()
 
 
 def test_runs_that_diverged_are_kept_as_such(model, tmp_path, monkeypatch, capsys):

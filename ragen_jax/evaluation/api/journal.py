@@ -94,14 +94,28 @@ class Journal:
         self._write(self._output, record)
 
     def tidy(self) -> None:
-        """After the last conversation: put them in order, and remove the replies."""
+        """After the last conversation: put them in order, and remove their replies.
+
+        Replies of others stay, such as of rows that only a larger evaluation has.
+        """
         ordered = sorted(
             self.finished, key=lambda p: (list(self._settings).index(p[0]), p[1])
         )
         text = "".join(_line(self.finished[place]) for place in ordered)
         # The replies go last: after a kill in between they restore every conversation.
         write_text_atomically(self._path, text)
-        self._replies_path.unlink()
+        begun = {p: x for p, x in self._replies.items() if x and p not in self.finished}
+        if not begun:
+            self._replies_path.unlink()
+            return
+        names = dict.fromkeys(name for name, _ in begun)
+        lines = [{"environment": n, "settings": self._settings[n]} for n in names]
+        lines += [
+            {"environment": name, "row": row} | dataclasses.asdict(reply)
+            for (name, row), replies in begun.items()
+            for reply in replies
+        ]
+        write_text_atomically(self._replies_path, "".join(map(_line, lines)))
 
     @staticmethod
     def _open(path: pathlib.Path):

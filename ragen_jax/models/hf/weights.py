@@ -9,6 +9,7 @@ Parameters are float32 here for files of any dtype; a matrix is `[in, out]` here
 
 import contextlib
 import dataclasses
+import glob
 import json
 import os
 import shutil
@@ -180,13 +181,28 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
+    # And those of processes that were killed while they wrote.
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.new-*"):
+        if path == fresh or not _is_alive(path.name.rpartition("-")[2]):
+            shutil.rmtree(path, ignore_errors=True)
     try:
         fresh.mkdir()
         yield fresh
         _replace(folder, fresh)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _is_alive(process: str) -> bool:
+    if not process.isdecimal():
+        return True
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def hf_names(params: Params) -> list[str]:

@@ -92,6 +92,20 @@ def test_tidied_up(tmp_path):
         assert len(journal.finished) == 8
 
 
+def test_replies_of_rows_that_are_left_out_stay(tmp_path):
+    """Such as those of an evaluation of fewer prompts, between two of more."""
+    path = tmp_path / "out.jsonl"
+    begin(path)
+    with Journal(path) as journal:
+        journal.begin("Run", SETTINGS)
+        journal.add_conversation(("Run", 0), conversation(0, "Run"))
+        journal.tidy()
+    with Journal(path) as journal:
+        journal.begin("Walk", SETTINGS)
+        assert journal.finished.keys() == {("Walk", 2), ("Run", 0)}
+        assert journal.replies(("Walk", 0)) == [REPLIES[0], *REPLIES[2:]]
+
+
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_other_settings_are_refused(tmp_path, is_finished):
     path = tmp_path / "out.jsonl"

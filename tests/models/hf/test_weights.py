@@ -1,6 +1,8 @@
 """Hugging Face folders both ways, and every way in which they can be bad."""
 
 import json
+import os
+import subprocess
 
 import chex
 import jax
@@ -177,3 +179,14 @@ def test_parameters_must_fit_the_config(folder, tmp_path):
     with pytest.raises(ValueError, match="dtype = 'int8' cannot be written"):
         save_checkpoint(target, config, params, dtype="int8")
     assert not target.exists()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    ended = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True)
+    names = [f".model.new-{int(ended.stdout)}", f".model.new-{os.getppid()}", ".other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    with hf_weights.replace_folder(tmp_path / "model") as fresh:
+        (fresh / "file").touch()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"model", *names[1:]}
