@@ -21,4 +21,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
         config, "agent:ragen_jax.host_games.agent.react:episode", max_turns=8
     )
     config.prompt.thinking = False
+    # What presets set for other games and a program's own dialogue has no use for.
+    config.rollout.stop_at_answer = config.learner.share_prompts = False
+    config.bonus.format = None
     return config

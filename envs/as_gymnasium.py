@@ -180,6 +180,8 @@ class GymnasiumText(gymnasium.Env):
 
     def _read(self, action: str) -> int | None:
         """The number of the action that a text asks for, None if there is none."""
+        if not isinstance(action, str):
+            raise ValueError(f"action={action!r}; use a text, as the game's rules say")
         text = action.strip(_BLANKS)
         if self.game.action_hint is not None:
             return self._read_bytes(text.encode("utf-8", "replace"))

@@ -225,6 +225,10 @@ def _function(
     from ragen_jax.registry.functions import option_names, resolve
     from ragen_jax.registry.settings import option_value
 
+    if not callable(entry):
+        raise ValueError(
+            f"{name} is {type(entry).__name__}, neither class nor function"
+        )
     kind_name = _KIND.value or find_kind(entry)
     if kind_name is None:
         raise ValueError(

@@ -212,6 +212,17 @@ def define_checkpoint() -> flags.FlagHolder:
     )
 
 
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words with `--config FILE` in the form that is read here."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in ("--config", "-config") and word[:1] != "-":
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def _find_config(word: str) -> str:
     """Finds the project's file in `--config=NAME` where no file has that path.
 
@@ -314,9 +325,15 @@ def read_optional_config(
             f"there is no configuration file {path}.{hint} Presets follow a colon, as "
             "in sokoban:grpo"
         )
+    for key in overridden_keys(argv):
+        is_section = _has(config, key.split(".")) and not _OPEN_KEY.fullmatch(
+            f"{key}.x"
+        )
+        if is_section and key in defaults():
+            raise ValueError(f"--config.{key}: {_RULES_OF_VALUES['as a ConfigDict']}")
     options = {}
     for key, value in _untyped_overrides(argv).items():
-        if _may_be_option(key):
+        if _may_be_option(key) and key.partition(".")[0] in config:
             options[key] = value
         else:
             _set(config, key, value)
@@ -485,7 +502,7 @@ def _exit_with(
     words: list[str],
     config: str = "",
 ) -> None:
-    argv = [_find_config(word) for word in words]
+    argv = [_find_config(word) for word in _joined(words)]
     topic = help_topic(argv)
     _avoid_single_thread()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:

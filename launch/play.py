@@ -41,8 +41,8 @@ def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     if _GIF.value and not _GIF.value.lower().endswith(".gif"):
         raise ValueError(f"--gif={_GIF.value}; the file's name must end with .gif")
-    if _LEVEL.value < 0:
-        raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
+    if not 0 <= _LEVEL.value < 2**32:
+        raise ValueError(f"--level={_LEVEL.value}; use a number from 0 to {2**32 - 1}")
     run = command.run_folder(_RUN.value)
     written.check_files(_GIF)
     with working("loading JAX, the model and the game"):

@@ -138,7 +138,7 @@ def _draw_buckets(pyplot, found: StudyResults):
         for part, colour in (("task", "C0"), ("regulariser", "C1")):
             for when, style in ((0, "--"), (-1, "-")):
                 norms = [bucket_norms(run, part, when) for run in found.runs[arm.name]]
-                if not all(norms):
+                if not norms or not all(norms):
                     continue
                 name = f"{part}, {'first' if when == 0 else 'last'} iteration"
                 x = np.arange(1, len(norms[0]) + 1)

@@ -180,6 +180,12 @@ def suite_configs(
     """
     if suite is None:
         return [(config, EvalTask(spec)) for spec in env_specs(config)]
+    for key in overrides:
+        if key.startswith("env."):
+            raise ValueError(
+                f"--config.{key} has no effect with --suite={suite}, whose entries "
+                "name their games and arguments; leave it out"
+            )
     pairs = []
     for entry in find_suite(suite):
         changed = configure(config, entry, overrides)

@@ -36,7 +36,9 @@ OWN = "max_reply_tokens"
 UNKNOWN = "unknown"
 # Between numbers that are equal but for the order of a sum.
 ROUNDING = 1e-6
-_SHARES = ("success", "success_low", "success_high", "ceiling", "regret")
+_SHARES = ("success", "success_low", "success_high", "ceiling")
+# A difference of two shares: chance may win more often than best play expects to.
+_REGRET = "regret"
 _RESTORE = "restore the file as launch.evaluate wrote it"
 
 
@@ -254,6 +256,9 @@ def _read_row(path: pathlib.Path) -> Row:
         shares = {name: score.metrics.get(name, 0) for name in _SHARES}
         wrong = [n for n, x in shares.items() if not -ROUNDING <= x <= 1 + ROUNDING]
         success, low, high = (shares[name] for name in _SHARES[:3])
+        shares[_REGRET] = score.metrics.get(_REGRET, 0)
+        if not abs(shares[_REGRET]) <= 1 + ROUNDING:
+            wrong.append(_REGRET)
         if not wrong and not low - ROUNDING <= success <= high + ROUNDING:
             wrong.append("success")
         if type(score.played.get(OWN, 0)) is not int:

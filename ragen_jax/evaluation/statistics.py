@@ -48,7 +48,7 @@ def prompt_interval(
     num_prompts, mean = len(shares), float(np.mean(shares))
     variance = float(np.mean((shares - mean) ** 2)) / num_prompts
     trials = mean * (1 - mean) / variance if variance > 0 else math.inf
-    if mean in (0.0, 1.0):
+    if mean in (0.0, 1.0) or num_prompts == 1:
         # No variance, hence no evidence that a prompt's samples are independent.
         trials = num_prompts
     trials = min(max(trials, num_prompts), num_prompts * trials_per_prompt)

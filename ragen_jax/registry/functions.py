@@ -261,7 +261,7 @@ def read_literal(text: str) -> object:
         return ast.literal_eval(
             text.capitalize() if text in ("true", "false") else text
         )
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return text
 
 

@@ -361,8 +361,21 @@ def _single_key_problems(leaves: Leaves, settings: Settings) -> Iterator[str]:
             yield f"{key} = {value}; it must be a finite number (32 bits)"
         if key not in settings and value is None:
             yield f"{key} may not be None; give it a value"
+        if key not in settings and not _is_json(value):
+            yield (
+                f"{key} = {value!r}; it must be a number, a text, True, False or a "
+                "list or dict of these, which config.json can hold"
+            )
         if key in settings and (problem := settings[key].problem(key, value)):
             yield problem
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def choice_problem(key: str, value: object, allowed: Collection) -> str | None:
@@ -509,6 +522,8 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     """
     leaves: dict[str, Any] = {}
     for name, value in settings.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{prefix}{name!r} is no key: names of keys are texts")
         if hasattr(value, "items"):
             leaves |= flatten(value, f"{prefix}{name}.")
         else:

@@ -50,19 +50,21 @@ def choose_episodes(runs: Sequence[RunData], max_episodes: int) -> ChosenEpisode
     files = [_files(run.folder) for run in runs]
     sizes = [{i: _count(path) for i, path in paths.items()} for paths in files]
     result = ChosenEpisodes(total=sum(sum(size.values()) for size in sizes))
-    room = MAX_CHARACTERS
     for number, (paths, size) in enumerate(zip(files, sizes, strict=True)):
         share = max_episodes // len(runs) + (number < max_episodes % len(runs))
+        room = MAX_CHARACTERS / len(runs)
         iterations = thin(list(paths), _num_iterations(size, share))
         for rank, iteration in enumerate(iterations):
             # The rest of the share, evenly over the iterations not read yet.
-            count = -(-share // (len(iterations) - rank))
+            left = len(iterations) - rank
+            count, space = -(-share // left), room / left
             records = _read_episodes(paths[iteration], count, result.skipped)
             share -= len(records)
             for record in records:
-                room -= len(json.dumps(record))
-                if room < 0:
-                    return result
+                size_of_record = len(json.dumps(record))
+                if size_of_record > space:
+                    break
+                room, space = room - size_of_record, space - size_of_record
                 result.chosen.append({"run": number, "iteration": iteration} | record)
     return result
 

@@ -67,7 +67,8 @@ def describe_run(config: ConfigDict) -> dict[str, Any]:
     return (
         {k: v for k, v in machine.items() if k not in of_host}
         | {"Python": platform.python_version(), "code": _code_digest()}
-        | json.loads(json.dumps(keys))
+        # What JSON cannot hold is refused later, by the check of the configuration.
+        | json.loads(json.dumps(keys, default=repr))
     )
 
 

@@ -292,6 +292,17 @@ def test_the_command_writes_a_page_and_a_table(tmp_path):
     assert table.read_text() == markdown(board)
 
 
+def test_more_than_best_play_expects_may_be_won(tmp_path):
+    path = scores_file(tmp_path / "a.json")
+    content = json.loads(path.read_text())
+    for score in content["scores"]:
+        won = np.array(score["wins"].split(), int)[:, None] > 0
+        score["metrics"] = summarize(won, 0.25, ())
+        assert score["metrics"]["regret"] < 0
+    path.write_text(json.dumps(content))
+    assert len(read_board([path]).rows) == 1
+
+
 @pytest.mark.parametrize("flags", [["--table=a.json"], ["--table=x", "--output=x"]])
 def test_no_scores_are_written_over(tmp_path, flags):
     text = scores_file(tmp_path / "a.json").read_text()

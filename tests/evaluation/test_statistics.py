@@ -57,6 +57,11 @@ def test_samples_that_are_independent_tell_all():
     assert prompt_interval(shares, 8) == pytest.approx(wilson_interval(480, 800))
 
 
+def test_samples_of_one_prompt_are_one_trial():
+    expected = wilson_interval(0.5, 1)
+    assert prompt_interval(np.array([0.5]), 16) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_where_all_end_alike_only_prompts_count(share):
     expected = wilson_interval(100 * share, 100)

@@ -163,6 +163,48 @@ def test_files_that_cannot_be_written_are_refused_before_any_work(words, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "--config", "nosuch"], "there is no configuration file nosuch."),
+        (["train", "--config", "sokoban", "--config.seed=x"], "seed"),
+        (
+            ["train", "--config=sokoban", "--config.optimizer={'learning_rate': 1}"],
+            "--config.optimizer: this is a section; set its keys one by one",
+        ),
+        (
+            ["sft", "--config=sft:sokoban,pocket", "--config.logging.every=5"],
+            "no configuration key 'logging.every'",
+        ),
+        (
+            ["train", "--config=sokoban", "--config.env.kwargs={3: 3}"],
+            "env.kwargs.3 is no key: names of keys are texts",
+        ),
+        (
+            ["train", "--config=sokoban", "--config.env.kwargs.symbols={'W', 'P'}"],
+            "which config.json can hold",
+        ),
+        (
+            ["train", "--config=sokoban", "--config.env.kwargs.symbols={[1]: 2}"],
+            "symbols",
+        ),
+        (
+            ["evaluate", "--config=sokoban", "--suite=sokoban", "--player=solver",
+             "--config.env.kwargs.num_boxes=2"],
+            "--config.env.kwargs.num_boxes has no effect with --suite=sokoban",
+        ),
+        (["play", "--config=sokoban", "--level=4294967296"], "use a number from 0 to"),
+        (["check", "os:sep"], "os:sep is str, neither class nor function"),
+    ],
+)  # fmt: skip
+def test_odd_words_are_one_sentence(words, said, tmp_path):
+    module, *others = words
+    if module in ("train", "sft"):
+        others.append(f"--workdir={tmp_path / 'run'}")
+    assert said in commands.refusal(module, *others)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("module", "flags"),
     [("evaluate", ("output", "json")), ("evaluate", ("table", "json"))],
 )
@@ -219,17 +261,19 @@ def test_keys_beside_a_run_need_a_file():
         (["evaluate", "--config=sokoban", "--table={}/there"], "/closed may not be"),
         (["evaluate", "--config=sokoban", "--json={}/there"], "/closed may not be"),
         (["leaderboard", "runs/x", "--output={}/there"], "/closed may not be"),
+        (["report", "runs/x", "--output={}/there"], "/closed may not be"),
         (["report", "runs/x", "--png={}/figures"], "/closed may not be"),
         (["report", "runs/x", "--png={}/there"], "there is a file; name a folder"),
         (["report", "runs/x", "--png={}/there/a"], "there is a file, not a folder"),
         # Written into the file itself.
-        (["report", "runs/x", "--output={}/there"], "runs/x"),
+        (["play", "--run=runs/x", "--gif={}/there.gif"], "runs/x"),
     ],
 )
 def test_what_is_written_is_what_has_to_be_writable(words, said, tmp_path, monkeypatch):
     closed = tmp_path / "closed"
     closed.mkdir()
     (closed / "there").touch()
+    (closed / "there.gif").touch()
     # The tests may run as root, who may write everywhere.
     monkeypatch.setattr(os, "access", lambda path, _: pathlib.Path(path) != closed)
     module, *others, last = words

@@ -62,7 +62,7 @@ function alarmFigure(series) {
       cursor(
         root,
         stops.map(sx),
-        (i) => show(tip, sx(i), top, width, alarmRows(runs, names, i, series)),
+        (k) => show(tip, sx(stops[k]), top, width, alarmRows(runs, names, stops[k], series)),
         () => hide(tip),
       );
     },

@@ -287,6 +287,7 @@ function explorer() {
     const lines = [{ metric: name, label: name, style: "main", series }];
     place.replaceChildren(lineChart({ title: name, unit, kind, lines }));
   };
+  if (!names.length) return el("p.note", "No metric was recorded.");
   const pick = el(
     "select",
     { id: "metric", onchange: (e) => draw(e.target.value) },

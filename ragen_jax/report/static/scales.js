@@ -32,7 +32,7 @@ function verticalAxis(values, kind, unit) {
   if (Math.min(...values) <= 0)
     return { ends: domain(values, kind), isLog: false, unit: `${unit}, linear: not all above 0` };
   const [low, high] = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
-  const room = (high - low) * 0.06 || 0.2;
+  const room = high - low > 1e-9 ? (high - low) * 0.06 : 0.2;
   return {
     ends: [10 ** (low - room), 10 ** (high + room)],
     isLog: true,
@@ -43,8 +43,13 @@ function verticalAxis(values, kind, unit) {
 function domain(values, kind) {
   let low = Math.min(...values),
     high = Math.max(...values);
-  if (kind === "share") return high > 0.45 ? [0, 1] : [0, Math.max(high * 1.1, 0.01)];
-  if (low === high)
+  if (kind === "share") {
+    // Of a difference of shares it may lie below 0.
+    const bottom = Math.min(0, low * 1.1);
+    return high > 0.45 ? [bottom, 1] : [bottom, Math.max(high * 1.1, 0.01)];
+  }
+  // Means of equal numbers differ by their rounding.
+  if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high)))
     [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   if (low >= 0 && low < 0.6 * high) low = 0;
   const room = (high - low) * 0.06;
