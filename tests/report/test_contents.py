@@ -237,7 +237,7 @@ def test_a_page_stays_small_whatever_is_asked(runs, monkeypatch):
 
 
 def test_a_small_page_has_episodes_of_all_runs_and_iterations(runs, monkeypatch):
-    monkeypatch.setattr("ragen_jax.report.episodes.MAX_CHARACTERS", 200_000)
+    monkeypatch.setattr("ragen_jax.report.episodes.MAX_CHARACTERS", 1_000_000)
     chosen = choose_episodes(runs, 10_000).chosen
     places = {(episode["run"], episode["iteration"]) for episode in chosen}
     assert len(places) == 4 * 40 < len(chosen) < 4 * 40 * 4
