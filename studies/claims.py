@@ -89,11 +89,14 @@ class Mean:
             values = [float(np.mean(group)) for group in groups if group]
         if not values:
             return None
-        values = [self.sign * (value - self.above) for value in values]
+        excess = [self.sign * (value - self.above) for value in values]
+        # The opposite has to lie as far on the other side.
+        other = [self.sign * (value + self.above) for value in values]
+        p = permutation.one_sample(excess)
         return Effect(
-            size=float(np.mean(values)),
-            interval=bootstrap_interval(values),
-            p=permutation.one_sample(values),
+            size=float(np.mean(excess)),
+            interval=bootstrap_interval(excess),
+            p=p._replace(below=permutation.one_sample(other).below),
             num_runs=num_runs,
         )
 

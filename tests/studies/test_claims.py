@@ -73,6 +73,12 @@ def test_means(above, sign, expected):
     assert word(test, one=runs_of(*GOOD), other=[]) == expected
 
 
+def test_the_opposite_of_a_threshold_is_tested_on_its_other_side():
+    """One run far below, and four at 0, are nowhere below -5 points."""
+    runs = runs_of(-0.41, 0.0, 0.0, 0.03, 0.03)
+    assert word(Mean((ONE,), "final", above=0.05), one=runs, other=[]) == NOT_REPRODUCED
+
+
 def test_few_runs_are_said_to_be_few():
     runs = {ONE.name: runs_of(0.6, 0.7), OTHER.name: runs_of(0.1, 0.2)}
     verdict = judge(Claim("", Difference(ONE, OTHER)), runs)
