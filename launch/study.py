@@ -9,7 +9,7 @@ What is compared and how it is judged is written in `studies/`, before the runs.
 Settings that several studies share are run once; run the same command again to continue
 an interrupted study. --output gets runs/ARM.json as results come, and NAME.md and
 NAME.png for every study; docs/findings.md explains them. On two cores all studies take
-five hours, with --quick about 20 minutes.
+five hours; with --quick 15 minutes, and some for suites.
 
 Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a signal
 stopped them.
