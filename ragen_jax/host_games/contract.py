@@ -66,10 +66,8 @@ class Subject:
     def play(self, split: str, *parts: str) -> Played:
         """Parts of `Played`, one after the other in the same new processes."""
         game = self.games[split]
-        num_tasks, num_rows = (
-            game.num_tasks,
-            min(NUM_EPISODES, game.max_rows or NUM_EPISODES),
-        )
+        num_tasks = game.num_tasks
+        num_rows = min(NUM_EPISODES, game.max_rows or NUM_EPISODES)
         pool = Pool(self.spec, split, num_rows, reads_images=True)
 
         def problems(start: int = 0) -> tuple[Sequence[int], Sequence[int | None]]:

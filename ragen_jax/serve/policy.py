@@ -96,7 +96,7 @@ class PolicyServer:
             max_segments=1,
         )
         self._recent = collections.deque(maxlen=NUM_REMEMBERED)
-        self._key, self._numbers = jax.random.key(seed), itertools.count()
+        self._key, self._numbers = jax.random.key(seed), itertools.count(1)
         self._decoder = self._make_decoder(max_calls)
         self._free = set(range(max_calls))
         self._loop = asyncio.new_event_loop()
