@@ -227,10 +227,11 @@ class FusionSandbox:
         return f"Programs run on the SandboxFusion server {self._url}, isolated there."
 
     def run(self, code: str, given: str, seconds: float) -> Outcome:
-        """As `LocalSandbox.run`.
+        """As `LocalSandbox.run`; a second time after an error of the server's own.
 
         Raises:
-          ConnectionError: the server does not answer, or something else.
+          ConnectionError: the server does not answer, or something else, or says twice
+            that it failed itself, so that the program has not.
         """
         body = {
             "code": code,
@@ -242,8 +243,18 @@ class FusionSandbox:
             "files": {},
         }
         url = f"{self._url}/run_code"
-        answer = post_json(url, body, timeout_seconds=seconds + GRACE_SECONDS)
         try:
+            for _ in range(2):
+                answer = post_json(url, body, timeout_seconds=seconds + GRACE_SECONDS)
+                if answer["status"] != "SandboxError":
+                    break
+            else:
+                # It quotes the program; what went wrong is said at the end.
+                message = str(answer.get("message"))[-200:]
+                raise ConnectionError(
+                    f"{url} answered twice with an error of its own (SandboxError: "
+                    f"{message!r}); see the server's log"
+                )
             # A limit that was hit has no result, or one without a status.
             result = answer["run_result"] or {}
             finished = result.get("status") == "Finished"

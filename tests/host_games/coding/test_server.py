@@ -53,17 +53,32 @@ def test_a_server_runs_programs_instead():
 TIMEOUT = {"status": "TimeLimitExceeded", "return_code": None, "stdout": "3"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "timed_out"),
-    [
-        ({"status": "Failed", "run_result": TIMEOUT}, True),
-        ({"status": "SandboxError", "message": "x", "run_result": None}, False),
-    ],
-)
-def test_a_server_that_stopped_a_program(answer, timed_out):
+def test_a_server_that_stopped_a_program():
+    answer = {"status": "Failed", "run_result": TIMEOUT}
     with answering(lambda *request: (200, answer)) as (url, _):
         outcome = code_judge.FusionSandbox(url, 256).run("", "", 1.0)
-    assert (outcome.ok, outcome.timed_out) == (False, timed_out)
+    assert (outcome.ok, outcome.timed_out) == (False, True)
+
+
+FAULT = {"status": "SandboxError", "message": "cgroup is gone", "run_result": None}
+
+
+def test_an_error_of_the_servers_own_is_no_verdict():
+    """A program is tried again, and its row fails: a score of 0 would be learned."""
+    answers = [FAULT]
+
+    def once_broken(*request):
+        return (200, answers.pop()) if answers else fusion(*request)
+
+    with answering(once_broken) as (url, requests):
+        outcome = code_judge.FusionSandbox(url, 256).run("print(3)", "", 1.0)
+    assert (outcome.printed, outcome.ok, len(requests)) == ("3\n", True, 2)
+    with (
+        answering(lambda *request: (200, FAULT)) as (url, requests),
+        pytest.raises(ConnectionError, match=r"twice.*SandboxError.*cgroup is gone"),
+    ):
+        code_judge.FusionSandbox(url, 256).run("print(3)", "", 1.0)
+    assert len(requests) == 2
 
 
 def test_a_server_of_another_kind_is_an_error():
