@@ -221,16 +221,18 @@ def judge(claim: Claim, runs: Runs) -> Verdict:
 
 
 def _describe(effect: Effect, measure: Measure, is_rank: bool) -> str:
-    p = min(effect.p.above, effect.p.below)
+    p = _p(min(effect.p.above, effect.p.below))
+    few = ", too few to decide" if effect.p.least > LEVEL else ""
     if is_rank:
-        text = f"rho {effect.size:+.2f}, p {_p(p)}, {effect.num_runs}"
+        # Most of them are equal, as alarms are that no run had.
+        few = few.replace("few", "few differ")
+        text = f"rho {effect.size:+.2f}, p {p}, {effect.num_runs}"
         if effect.of_runs is None:
-            return f"{text} runs"
-        return f"{text} arms; over their runs {effect.of_runs:+.2f}"
+            return f"{text} runs{few}"
+        return f"{text} arms{few}; over their runs {effect.of_runs:+.2f}"
     form = {"share": "change"}.get(measure.form, measure.form)
     text = format_value(effect.size, form, effect.interval)
-    text += f", p {_p(p)}, {effect.num_runs} runs"
-    return text + (", too few to decide" if effect.p.least > LEVEL else "")
+    return f"{text}, p {p}, {effect.num_runs} runs{few}"
 
 
 def _p(value: float) -> str:

@@ -84,12 +84,27 @@ def rank_correlation(
     scale = math.sqrt(float(first @ first) * float(second @ second))
     if scale == 0:
         return 0.0, PValues(1.0, 1.0)
-    order = np.tile(np.arange(len(x)), (NUM_SAMPLES, 1))
+    observed, statistics = float(first @ second), second[_orders(members)] @ first
+    # Ranks in the same order in every block.
+    most = sum(np.sort(first[block]) @ np.sort(second[block]) for block in members)
+    p = _p_values(statistics, observed)
+    return observed / scale, p._replace(least=_p_values(statistics, most).above)
+
+
+def _orders(members: Sequence[Sequence[int]]) -> Int[np.ndarray, "orders n"]:
+    """Orders of all units that exchange those of one block; one keeps them all."""
+    size = sum(map(len, members))
+    if math.prod(math.factorial(len(block)) for block in members) <= NUM_SAMPLES:
+        within = [itertools.permutations(block) for block in members]
+        moved = np.array([sum(each, ()) for each in itertools.product(*within)])
+        orders = np.empty_like(moved)
+        orders[:, [i for block in members for i in block]] = moved
+        return orders
+    orders = np.tile(np.arange(size), (NUM_SAMPLES, 1))
     for i, block in enumerate(members):
         key = jax.random.fold_in(_key(), i)
-        order[:, block] = np.array(block)[_permutations(key, len(block))]
-    observed = float(first @ second)
-    return observed / scale, _p_values(second[order] @ first, observed)
+        orders[:, block] = np.array(block)[_permutations(key, len(block))]
+    return orders
 
 
 def _block_ranks(

@@ -85,6 +85,33 @@ def test_blocks_are_ranked_alone():
     assert p.below == pytest.approx(1 / 24**2, abs=0.003)
 
 
+def test_few_orders_of_ranks_are_all_gone_through():
+    x, y = [0.3, 0.1, 0.9, 0.7, 0.5, 0.2], [2.0, 2.5, 6.0, 3.0, 4.0, 1.0]
+    size, p = permutation.rank_correlation(x, y)
+    for alternative, found in (("greater", p.above), ("less", p.below)):
+        expected = stats.permutation_test(
+            (y,),
+            lambda values: stats.spearmanr(x, values).statistic,
+            permutation_type="pairings",
+            alternative=alternative,
+            n_resamples=np.inf,
+        )
+        assert found == pytest.approx(expected.pvalue)
+    assert p.least == pytest.approx(1 / 720)
+    # Three units and two, among each other: in the first block the ranks agree (2/9),
+    # in the second they do not (-1/8). Of 3! 2! orders four add up to as much.
+    names = ["a", "b", "a", "b", "a"]
+    size, p = permutation.rank_correlation([1, 2, 3, 4, 5], [1, 9, 2, 8, 3], names)
+    assert size == pytest.approx((2 / 9 - 1 / 8) / (2 / 9 + 1 / 8))
+    assert (p.above, p.least) == pytest.approx((4 / 12, 1 / 12))
+
+
+def test_runs_of_two_arms_are_too_few():
+    """Of six ways to give two places to four runs one is as extreme."""
+    _, p = permutation.rank_correlation([0, 0, 1, 1], [1.0, 2.0, 3.0, 4.0])
+    assert (p.above, p.least) == pytest.approx((1 / 6, 1 / 6))
+
+
 def test_no_spread_is_no_correlation():
     assert permutation.rank_correlation([1, 2, 3], [1, 1, 1]) == (0.0, (1.0, 1.0, 0.0))
 
