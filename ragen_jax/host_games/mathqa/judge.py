@@ -31,7 +31,14 @@ VERIFIER = pathlib.Path(__file__).with_name("verifier.py")
 
 # A number and what is counted: math-verify reads some of these words as products of
 # letters, and others as nothing.
-COUNTED = re.compile(r"(-?\$?[\d,]*\.?\d+)(?: [a-z]{3,}\.?){1,4}", re.IGNORECASE)
+COUNTED = re.compile(
+    r"(-?\$?[\d,]*\.?\d+)(?: us)?(?: [a-z]{3,}\.?){1,4}", re.IGNORECASE
+)
+# Ends of a plural -> those of its singular.
+PLURALS = {"ies": "y", "es": "", "s": "", "feet": "foot", "people": "person"}
+PLURALS |= {"children": "child", "men": "man", "teeth": "tooth", "mice": "mouse"}
+# A time of day: hours, minutes, perhaps seconds and a half of the day.
+CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))? ?(?:([ap])\.?m)?\.?", re.IGNORECASE)
 # A number and a short unit or a variable, which math-verify leaves out.
 SHORT_UNIT = re.compile(r"-?\$?[\d,]*\.?\d+ ?([a-z]{1,2})", re.IGNORECASE)
 # Spelling of a short unit -> the one that it is compared as.
@@ -60,9 +67,40 @@ def without_units(truth: str, reply: str) -> tuple[str, str]:
     One dollar and dollars are the same unit.
     """
     (number, unit), (other, other_unit) = _split_unit(truth), _split_unit(reply)
-    if unit and other_unit and unit.removesuffix("s") != other_unit.removesuffix("s"):
+    if unit and other_unit and _singulars(unit).isdisjoint(_singulars(other_unit)):
         return truth, reply
     return number, other
+
+
+def _singulars(unit: str) -> set[str]:
+    """What a unit may be the plural of, and itself."""
+    return {unit} | {
+        unit.removesuffix(end) + singular
+        for end, singular in PLURALS.items()
+        if unit.endswith(end)
+    }
+
+
+def same_time(truth: str, reply: str) -> bool | None:
+    """Whether two times of day are the same, one of which names the half of the day.
+
+    Returns:
+      None for other answers, 2:30 and 4:60 among them, which are ratios.
+    """
+    found = [CLOCK.fullmatch(text.strip()) for text in (truth, reply)]
+    if not any(match and match[4] for match in found):
+        return None
+    return all(found) and not _times(found[0]).isdisjoint(_times(found[1]))
+
+
+def _times(match: re.Match[str]) -> set[tuple[int, int, int]]:
+    """Hours of 24, minutes and seconds; two where the half of the day is not named."""
+    hours, minutes, seconds = (int(number or 0) for number in match.groups()[:3])
+    if match[4]:
+        halves = {hours % 12 + 12 * (match[4] in "pP")}
+    else:
+        halves = {hours, hours % 12 + 12} if hours <= 12 else {hours}
+    return {(hour, minutes, seconds) for hour in halves}
 
 
 def short_units_differ(truth: str, reply: str) -> bool:
@@ -124,6 +162,8 @@ class MathJudge:
             return True
         if not reply.strip() or len(reply) > MAX_CHARACTERS:
             return False
+        if (same := same_time(truth, reply)) is not None:
+            return same
         if short_units_differ(truth, reply):
             return False
         self.start()
