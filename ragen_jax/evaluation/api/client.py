@@ -21,18 +21,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax import install_command
-from ragen_jax.rollout.host.text import ChatReply, write_tool_calls
+from ragen_jax.rollout.host.text import (
+    FILTERED,
+    NO_ROOM,
+    ChatReply,
+    write_tool_calls,
+)
 
 # Longest waits between two tries, by our choice and at a server's request.
 MAX_BACKOFF_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 600.0
 _MAY_PASS = (408, 409, 425, 429)
-# OpenAI's, vLLM's, SGLang's, llama.cpp's and TGI's words about too long a dialogue.
+# OpenAI's, vLLM's, SGLang's, llama.cpp's, TGI's and further servers' words about too
+# long a dialogue.
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context (length|size|window)|exceed_context_size"
-    r"|longer than the (model|maximum)|inputs` tokens \+ `max_new_tokens",
+    r"|longer than the (model|maximum)|inputs` tokens \+ `max_new_tokens"
+    r"|inputs` must have less than|prompt is too long|too many (input )?tokens"
+    r"|exceeds the maximum number of (input )?tokens",
     re.IGNORECASE,
 )
+# OpenAI's and Azure's about one that a filter stops.
+_FILTERED = re.compile(r"content_filter|content_policy|content management policy")
 _MAX_QUOTED_CHARACTERS = 300
 # Of a message: names that vLLM, SGLang, DeepSeek and OpenRouter give to the thought.
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning")
@@ -49,8 +59,16 @@ class EndpointError(ValueError):
     """The API gave no answer, and further tries would not help."""
 
 
-class ContextExceeded(EndpointError):
-    """The dialogue is longer than the context of the model."""
+class DialogueRefused(EndpointError):
+    """The API refuses this dialogue; it may answer others.
+
+    Attributes:
+      reason: `NO_ROOM` in the model's context, or `FILTERED`.
+    """
+
+    def __init__(self, sentence: str, reason: str):
+        super().__init__(sentence)
+        self.reason = reason
 
 
 class _Temporary(Exception):
@@ -179,13 +197,18 @@ class Endpoint:
             raise _Temporary(sentence) from None
         except self._openai.APIStatusError as error:
             status, text = error.status_code, _decode(error.response.content)
-            if status in _MAY_PASS or status >= 500:
+            # llama.cpp says 500 where a dialogue grows too long.
+            is_too_long = status not in _MAY_PASS and _TOO_LONG.search(text)
+            if not is_too_long and (status in _MAY_PASS or status >= 500):
                 wait = retry_after_seconds(error.response.headers.get("retry-after"))
                 raise _Temporary(
                     f"status {status}, {self._quote(text)}", wait
                 ) from None
-            kind = ContextExceeded if _TOO_LONG.search(text) else EndpointError
-            raise kind(self._refusal(status, text)) from None
+            sentence = self._refusal(status, text)
+            if is_too_long or _FILTERED.search(text):
+                reason = NO_ROOM if is_too_long else FILTERED
+                raise DialogueRefused(sentence, reason) from None
+            raise EndpointError(sentence) from None
         except self._openai.APIConnectionError as error:
             cause = error.__cause__ or error
             reason = self._clean(str(cause)) or type(cause).__name__

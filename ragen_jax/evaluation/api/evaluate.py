@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, refuse_unread, validate
 from ragen_jax.diagnostics.timing import time_left
 from ragen_jax.evaluation.api.client import (
-    ContextExceeded,
+    DialogueRefused,
     Endpoint,
     EndpointError,
     read_extra_body,
@@ -42,7 +42,7 @@ from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.host.loop import play_turns
-from ragen_jax.rollout.host.text import NO_ROOM, ChatGame, ChatReply
+from ragen_jax.rollout.host.text import FILTERED, NO_ROOM, ChatGame, ChatReply
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.tasks.chat import build_chat
@@ -265,8 +265,18 @@ def _no_format(
     )
 
 
-# Of a dialogue that is longer than the model's context: nothing more is asked.
-_NO_REPLY = ChatReply("", NO_ROOM, 0, 0, 0, "")
+# Finish reason -> what a note says about a dialogue that the API refuses.
+_REFUSALS = {
+    NO_ROOM: (
+        "a conversation is longer than the model's context",
+        "see the metric reply_is_cut, and shorten dialogues by "
+        "--config.rollout.context=last_k or --config.rollout.max_turns",
+    ),
+    FILTERED: (
+        "a filter of the API refuses a conversation",
+        "it counts as an empty reply; turn the filter off where the API lets you",
+    ),
+}
 _KEPT = "They are kept, like the replies of the others: the same command resumes"
 # Between two lines of progress.
 _QUIET_SECONDS = 10.0
@@ -286,7 +296,7 @@ class Progress:
         self._done, self._first = len(records), len(records)
         self._successes = sum(record["success"] for record in records)
         self._prompt_tokens = self._reply_tokens = 0
-        self._is_context_said = False
+        self._said: set[str] = set()
         self._began = self._printed = time.monotonic()
 
     def replied(self, reply: ChatReply) -> None:
@@ -294,17 +304,12 @@ class Progress:
         self._prompt_tokens += reply.prompt_tokens or 0
         self._reply_tokens += reply.reply_tokens or 0
 
-    def ran_out_of_context(self, error: str) -> None:
-        """Say, once per task, that conversations may be longer than the context."""
-        if not self._is_context_said:
-            self._is_context_said = True
-            say(
-                f"note: {self._name}: a conversation is longer than the model's "
-                f"context and goes on with empty replies ({error}); see the metric "
-                "reply_is_cut, and shorten dialogues by "
-                "--config.rollout.context=last_k or --config.rollout.max_turns",
-                sys.stderr,
-            )
+    def refused(self, error: DialogueRefused) -> None:
+        """Say, once per task and reason, that a conversation ends by a refusal."""
+        if error.reason not in self._said:
+            self._said.add(error.reason)
+            what, cure = _REFUSALS[error.reason]
+            say(f"note: {self._name}: {what} and ends ({error}); {cure}", sys.stderr)
 
     def finished(self, record: Mapping[str, Any], prices: Prices, retries: int) -> None:
         """Count a finished conversation, and print a line now and then."""
@@ -375,19 +380,31 @@ class Conversations:
         progress = Progress(name, records, num_rows)
         waiting = iter([p for p in places if p not in journal.finished])
         failures: list[EndpointError] = []
+        # By row: of first messages.
+        refused: dict[Place, DialogueRefused] = {}
 
         async def work() -> None:
             for place in waiting:
                 if failures:
                     return
                 try:
-                    record = await self._converse(place, endpoint, progress)
+                    record = await self._converse(
+                        place, endpoint, progress, refused.get(place)
+                    )
+                except DialogueRefused as refusal:
+                    refused[place] = refusal
                 except EndpointError as failure:
                     failures.append(failure)
                 else:
                     progress.finished(record, prices, endpoint.num_retries)
 
         await asyncio.gather(*(work() for _ in range(concurrency)))
+        if len(refused) == num_rows:
+            # What all rows share is too long: the task's words, or max_tokens.
+            failures += refused.values()
+        elif refused and not failures:
+            waiting = iter(refused)
+            await work()
         if failures:
             done = sum(place in journal.finished for place in places)
             state = f"{done} of {num_rows} conversations of {name} are finished"
@@ -396,38 +413,62 @@ class Conversations:
         return [journal.finished[place] for place in places]
 
     async def _converse(
-        self, place: Place, endpoint: Endpoint, progress: "Progress"
+        self,
+        place: Place,
+        endpoint: Endpoint,
+        progress: "Progress",
+        refusal: DialogueRefused | None,
     ) -> dict[str, Any]:
-        """Play a row from the replies of the journal on, and record it there."""
+        """Play a row from the replies of the journal on, and record it there.
+
+        Args:
+          place: of the row.
+          endpoint: that replies.
+          progress: is told of replies and refusals.
+          refusal: of the row's first message, by an earlier request.
+
+        Raises:
+          DialogueRefused: that of the first message, not known so far.
+          EndpointError: no other row would be answered either.
+        """
         journal, row = self.journal, place[1]
-        known, is_full = journal.replies(place), False
+        known, is_over = journal.replies(place), False
+        may_refuse = refusal is None
         per_level = len(self.noise_keys) // len(jax.tree.leaves(self.levels)[0])
         level = jax.tree.map(lambda x: x[row // per_level], self.levels)
         episode = self.game.episode(level, self.noise_keys[row])
 
         await episode.begin()
 
-        async def ask(turn: int, messages: Sequence[Message]) -> ChatReply:
-            nonlocal is_full
+        async def ask(turn: int, messages: Sequence[Message]) -> ChatReply | None:
+            nonlocal is_over, refusal
             if turn < len(known):
                 return known[turn]
-            if is_full or episode.is_lost:
-                return _NO_REPLY
-            try:
-                reply = await endpoint.reply(messages, row, episode.options)
-            except ContextExceeded as error:
-                if not known:
-                    # The task itself is too long, or max_tokens too large.
-                    raise
-                # Not in the journal: a server with a longer context may go on.
-                progress.ran_out_of_context(str(error))
-                is_full = True
-                return _NO_REPLY
-            journal.add_reply(place, reply)
-            progress.replied(reply)
-            return known[turn]
+            if is_over and not episode.is_lost:
+                return None
+            if refusal is None and not episode.is_lost:
+                try:
+                    reply = await endpoint.reply(messages, row, episode.options)
+                except DialogueRefused as error:
+                    if may_refuse and not known:
+                        raise
+                    refusal = error
+                else:
+                    journal.add_reply(place, reply)
+                    progress.replied(reply)
+                    return known[turn]
+            # Not in the journal: a server with a longer context may go on.
+            if refusal is not None:
+                progress.refused(refusal)
+            reason = NO_ROOM if refusal is None else refusal.reason
+            is_over, refusal = not episode.owns_dialogue, None
+            return ChatReply("", reason, 0, 0, 0, "")
 
-        trajectory = await play_turns(episode, ask)
+        try:
+            trajectory = await play_turns(episode, ask)
+        except DialogueRefused:
+            episode.release()
+            raise
         record = chat_record(trajectory, episode.turns, self.game.chat)
         self.task.add_boards([record], trajectory)
         label = {"environment": self.task.name, "row": row, "settings": self.settings}

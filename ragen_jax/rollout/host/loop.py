@@ -79,11 +79,12 @@ async def play_turns(
 
     Args:
       game: before its first turn.
-      reply: `(turn, prompt) -> reply`, turns from 0, in the form that `game` takes.
+      reply: `(turn, prompt) -> reply`, turns from 0, in the form that `game` takes;
+        None ends the episode.
     """
     for turn in range(game.max_turns):
         answer = await reply(turn, game.prompt(turn))
-        if not await game.step(turn, answer):
+        if answer is None or not await game.step(turn, answer):
             break
     return game.trajectory()
 

@@ -57,8 +57,10 @@ from ragen_jax.types import EnvState, ParsedAnswer, Trajectory
 _CELL = 28
 # Characters of an observation for each of the tokens that it may have.
 CHARS_PER_TOKEN = 4
-# Finish reason of the empty reply to a dialogue longer than the model's context.
+# Finish reasons of the empty reply to a dialogue longer than the model's context, and
+# to one that a filter of the API stops.
 NO_ROOM = "context_length_exceeded"
+FILTERED = "content_filter"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +84,8 @@ class ChatReply:
 
     @property
     def is_cut(self) -> bool:
-        """A limit ended the reply: its own, or the dialogue had no room for one."""
-        return self.finish_reason in ("length", NO_ROOM)
+        """A limit or a filter ended the reply, or the dialogue had no room for one."""
+        return self.finish_reason in ("length", NO_ROOM, FILTERED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,10 +225,12 @@ class ChatEpisode:
       outcome: of the turns so far, on the host.
       options: of the request for the next reply, besides its messages.
       is_lost: the game has failed; any reply ends the episode.
+      owns_dialogue: it may ask with a shorter one after a refusal.
     """
 
     options: Mapping[str, Any] = types.MappingProxyType({})
     is_lost = False
+    owns_dialogue = False
 
     def __init__(self, game: ChatGame, level: EnvState, noise_key: Key[Array, ""]):
         self._game, self._keys = game, noise_key[None]
@@ -240,6 +244,9 @@ class ChatEpisode:
 
     async def begin(self) -> None:
         """Wait for the game to begin, before the first prompt."""
+
+    def release(self) -> None:
+        """Let another episode have what this one plays with; `trajectory` does so."""
 
     def prompt(self, turn: int) -> list[Message]:
         """The messages that ask for the turn's reply."""
@@ -423,8 +430,11 @@ class HostChatEpisode(ChatEpisode):
             self._show(outputs[0])
         return await super().step(turn, reply)
 
-    def trajectory(self) -> Trajectory:
+    def release(self) -> None:
         self._game.release_workers(self._rows)
+
+    def trajectory(self) -> Trajectory:
+        self.release()
         return super().trajectory()
 
     def _given(self) -> TokenOutput:
@@ -461,6 +471,8 @@ class AgentChatGame(HostChatGame):
 class AgentChatEpisode(HostChatEpisode):
     """An episode of an `AgentChatGame`."""
 
+    owns_dialogue = True
+
     def prompt(self, turn: int) -> list[Message]:
         super().prompt(turn)
         asked = {} if self._output.call is None else self._output.call
@@ -470,7 +482,7 @@ class AgentChatEpisode(HostChatEpisode):
 
     async def step(self, turn: int, reply: ChatReply) -> bool:
         if not self.is_lost:
-            text = _NO_ROOM_LEFT if reply.finish_reason == NO_ROOM else reply.text
+            text = _REFUSALS.get(reply.finish_reason, reply.text)
             outputs = await asyncio.to_thread(self._rows.step, {0: text})
             self._show(outputs[0])
         return await ChatEpisode.step(self, turn, reply)
@@ -491,9 +503,13 @@ def write_tool_calls(content: str, tool_calls: Sequence[Mapping[str, Any]]) -> s
     return json.dumps(answer.to_json())
 
 
-_NO_ROOM_LEFT = write_refusal(
-    CallRefused("the dialogue is longer than the model's context", code=NO_ROOM)
-)
+_REFUSALS = {
+    code: write_refusal(CallRefused(message, code=code))
+    for code, message in (
+        (NO_ROOM, "the dialogue is longer than the model's context"),
+        (FILTERED, "a filter refuses the dialogue"),
+    )
+}
 
 
 def _only_row(tree: Any) -> Any:

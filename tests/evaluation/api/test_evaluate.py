@@ -201,14 +201,20 @@ def test_no_reply_with_the_form_is_said(tmp_path, capsys):
         "This model's maximum context length is 512 tokens.",
         '{"error": {"code": "context_length_exceeded"}}',
         "the request exceeds the available context size (512 tokens)",
+        "`inputs` must have less than 512 tokens. Given: 513",
+        "prompt is too long: 513 tokens > 512 maximum",
+        "The input token count (513) exceeds the maximum number of tokens allowed.",
+        # llama.cpp's status where a reply does not fit any more.
+        (500, "Context size has been exceeded."),
     ],
 )
 def test_a_dialogue_longer_than_the_context_ends_its_episode(tmp_path, capsys, words):
     asked = []
+    status, words = (400, words) if isinstance(words, str) else words
 
     def run_out(request):
         asked.append(len(request.messages))
-        return walk(request) if len(request.messages) < 4 else Answer(words, 400)
+        return walk(request) if len(request.messages) < 4 else Answer(words, status)
 
     with serve(run_out) as server:
         metrics, lines = play(tmp_path / "out.jsonl", server.url)
@@ -217,20 +223,53 @@ def test_a_dialogue_longer_than_the_context_ends_its_episode(tmp_path, capsys, w
     long = [line["turns"] for line in lines if len(line["turns"]) > 1]
     assert long
     for turns in long:
-        # The first turn was played; nothing is asked again after the refusal.
-        assert [turn["is_cut"] for turn in turns] == [False] + [True] * len(turns[1:])
+        # The first turn was played, and the refused one is the last, an empty reply.
+        assert [turn["is_cut"] for turn in turns] == [False, True]
+        assert [turn["reply"] == "" for turn in turns] == [False, True]
     assert sum(number == 4 for number in asked) == len(long)
     assert 0 < metrics["Sokoban"]["reply_is_cut"] < 1
     (note,) = [x for x in capsys.readouterr().err.splitlines() if "context" in x]
     assert "--config.rollout.context=last_k" in note
 
 
-def test_a_first_message_that_does_not_fit_is_refused(tmp_path):
+def test_first_messages_of_which_none_fits_are_refused(tmp_path):
     """Or a reply: servers say the same of a `max_tokens` that is too large."""
     words = "max_tokens is too large. This model's maximum context length is 512."
     refused = pytest.raises(EndpointError, match="maximum context length")
     with serve(lambda request: Answer(words, 400)) as server, refused:
         play(tmp_path / "out.jsonl", server.url)
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("prompt is too long: 513 tokens > 512 maximum", "context and ends"),
+        ('{"error": {"code": "content_filter"}}', "a filter of the API refuses"),
+    ],
+)
+def test_a_level_that_the_api_refuses_ends_alone(
+    tmp_path, capsys, uninterrupted, words, note
+):
+    """Its rows are empty, and the others as they would be without it."""
+    _, rows, requests = uninterrupted
+    first = [request.messages[-1] for request in requests if len(request.messages) < 3]
+    opening = first[3]["content"]
+
+    def refuse(request):
+        is_opening = request.messages[-1]["content"] == opening
+        return Answer(words, 400) if is_opening else walk(request)
+
+    with serve(refuse) as server:
+        lines = play(tmp_path / "out.jsonl", server.url)[1]
+    is_refused = [opening in row["turns"][0]["observation"] for row in rows]
+    assert 0 < sum(is_refused) < len(lines)
+    for line, whole, refused in zip(lines, rows, is_refused, strict=True):
+        if refused:
+            assert [turn["reply"] for turn in line["turns"]] == [""]
+            assert not line["success"]
+        else:
+            assert line == whole
+    assert note in capsys.readouterr().err
 
 
 def test_a_stopped_evaluation_pays_nothing_twice(tmp_path, uninterrupted):
