@@ -5,7 +5,6 @@ single row. Knows no messages and no sockets.
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import jax
@@ -20,11 +19,7 @@ from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.text import ChatEpisode, ChatGame
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.text.answers import ANSWER_BEGIN, ANSWER_END
-from ragen_jax.text.messages import find_answer
-
-_TAGGED = re.compile(
-    rb"\s*" + re.escape(ANSWER_BEGIN) + rb"(.*?)" + re.escape(ANSWER_END), re.DOTALL
-)
+from ragen_jax.text.messages import find_answer, strip_prefix
 
 
 class GameError(RuntimeError):
@@ -66,14 +61,18 @@ class SessionOutput:
 def read_answer(text: str) -> str:
     """The answer in a text: what stands between its tags, or all of a text without.
 
-    The tags are read as in training: those after a thought, or those that the text
-    begins with.
+    The tags are read as in training; without a thought, or where words stand between
+    it and the answer, those of the first answer.
     """
     raw = text.encode("utf-8", "replace")
     answer = find_answer(raw, thinking=True)
-    if answer is None and (match := _TAGGED.match(raw)):
-        answer = match.group(1)
-    return (raw if answer is None else answer).decode("utf-8", "replace").strip()
+    if answer is None:
+        text = raw.decode()
+        begun = strip_prefix(text, ANSWER_BEGIN.decode())
+        inside, end, _ = begun.partition(ANSWER_END.decode())
+        is_tagged = bool(end) and len(begun) < len(text)
+        return (inside if is_tagged else text).strip()
+    return answer.decode("utf-8", "replace").strip()
 
 
 class ServedHostGame:

@@ -49,8 +49,8 @@ def strip_prefix(reply: str, prefix: str) -> str:
         return reply
     _, end, after = reply.rpartition(_THINK_END.decode())
     if not end and "<think>" in after:
-        # A thought that was cut: what it holds is not an answer.
-        return reply
+        # A thought that was cut: what it holds is not an answer, and nothing ends one.
+        return reply.partition(ANSWER_END.decode())[0]
     # The tag nearest to the end of the answer: words before it may name the tag, too.
     start = after.rfind(prefix, 0, max(after.find(ANSWER_END.decode()), 0))
     return after if start < 0 else after[start + len(prefix) :]

@@ -199,6 +199,6 @@ def test_the_forced_prefix_may_be_there_or_not():
     named = "I write <answer> tags: <answer>Up</answer> An <answer> is enough."
     assert strip_prefix(named, "<answer>").startswith("Up</answer>")
     cut = "<think>Maybe <answer>Up</answer>? No, because"
-    assert strip_prefix(cut, "<answer>") == cut
+    assert strip_prefix(cut, "<answer>") == "<think>Maybe <answer>Up"
     assert strip_prefix("<think>Down</think>Up</answer>", "<answer>") == "Up</answer>"
     assert strip_prefix("Up</answer>", "<answer>") == "Up</answer>"
