@@ -87,10 +87,18 @@ class KiminaChecker:
     def check(self, code: str) -> CheckResult:
         """The verdict of Lean.
 
+        An error of Lean's process is the script's if it comes a second time.
+
         Raises:
-          KiminaError: the server is busy for too long, cannot be reached, or answers
-            what the protocol does not have.
+          KiminaError: the server is busy for too long, cannot be reached, does not get
+            as far as the script, or answers what the protocol does not have.
         """
+        result = self._ask(code)
+        if result.error is None or result.is_timeout:
+            return result
+        return self._ask(code)
+
+    def _ask(self, code: str) -> CheckResult:
         name = hashlib.blake2b(code.encode(), digest_size=16).hexdigest()
         snippet = {self._id: name, self._code: code}
         # What is left out (debug, infotree, reuse of a REPL) is off, off and on.
@@ -125,11 +133,17 @@ def read_result(result: Mapping[str, Any]) -> CheckResult:
     """One entry of the protocol's `results`.
 
     Raises:
+      KiminaError: the server has not come to the script.
       KeyError, TypeError, ValueError, AttributeError: it is not one.
     """
     error = result.get("error")
     if error is not None:
         is_timeout = "timed out" in error.lower()
+        if is_timeout and "header" in error.lower():
+            raise KiminaError(
+                f"the Lean server did not import Mathlib in time ({error}); start it "
+                "with REPLs that have, or raise timeout_seconds."
+            )
         return CheckResult((), False, error=error, is_timeout=is_timeout)
     response = result["response"]
     if "message" in response:

@@ -94,6 +94,31 @@ def test_what_is_a_proof(result, is_done):
     assert (read.error is None) == ("messages" in json.dumps(result) or is_done)
 
 
+def test_a_server_that_has_not_come_to_the_script_is_an_error():
+    """It fails the row; a rejected proof would be paid -1."""
+    late = {"error": "Lean REPL header command timed out in 30 seconds"}
+    with (
+        answering(lambda path, headers, body: answer_to(body, late)) as (url, _),
+        pytest.raises(KiminaError, match="did not import Mathlib in time"),
+    ):
+        checker_of(url).check("x")
+
+
+def test_a_process_that_died_is_asked_again():
+    died, left = {"error": "Lean process broken pipe"}, [1]
+
+    def die_once(path, headers, body):
+        return answer_to(body, died) if left and left.pop() else good(path, {}, body)
+
+    with answering(die_once) as (url, requests):
+        assert checker_of(url).check("x").is_done
+        assert len(requests) == 2
+    # A script that always kills it is no proof.
+    with answering(lambda path, headers, body: answer_to(body, died)) as (url, _):
+        result = checker_of(url).check("x")
+    assert (result.is_done, result.error) == (False, died["error"])
+
+
 def checker_of(url: str, **options) -> KiminaChecker:
     return KiminaChecker(url, **{"wait_seconds": 0.01, "tries": 3, **options})
 
