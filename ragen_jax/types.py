@@ -93,7 +93,8 @@ class Turns:
       reply_is_cut: the length limit ended the reply.
       has_format: the reply had a thought and an answer in their tags.
       num_listed: names the reply listed in all.
-      num_valid: names that are actions of the game, among the first `A` listed.
+      num_valid: names that are actions of the game, among the first `A` listed; of a
+        host game 1 where it could read the answer.
       num_executed: actions the environment ran.
       num_effective: executed actions that changed the player's situation.
       actions: environment actions in the order executed, -1 from `num_executed` on.

@@ -29,6 +29,7 @@ class Outcome:
 
     Attributes:
       num_valid: actions among what was listed.
+      lacks_action: nothing listed could be played, whatever the game makes of it.
       has_unknown: something listed is not an action.
       terminated, truncated: the game, or its own time limit, has ended.
     """
@@ -38,6 +39,7 @@ class Outcome:
     num_effective: Int[Array, ""]
     actions: Int[Array, " A"]
     num_valid: Int[Array, ""]
+    lacks_action: Bool[Array, ""]
     has_unknown: Bool[Array, ""]
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
@@ -167,6 +169,7 @@ def run_actions(
         num_effective=jnp.sum(effective, dtype=jnp.int32),
         actions=jnp.where(is_run, actions, -1)[in_order],
         num_valid=jnp.sum(is_valid, dtype=jnp.int32),
+        lacks_action=~jnp.any(is_valid),
         has_unknown=jnp.any(is_unknown),
         terminated=jnp.asarray(env.is_terminated(state, env_params)),
         truncated=jnp.asarray(env.is_truncated(state, env_params)),

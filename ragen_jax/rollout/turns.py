@@ -287,13 +287,12 @@ def run_turn(
     # A row that has ended runs nothing, and keeps its state.
     num_allowed = jnp.where(play.is_active, play.actions_left, 0)
     states, outcome = step(play.states, parsed, num_allowed)
-    was_invalid = outcome.num_valid == 0
     penalty = context.rules.format_penalty
     record = Turns(
         played=play.is_active,
         reward=outcome.reward,
         # Once per turn, for any number of unknown names.
-        penalty=jnp.where(was_invalid | outcome.has_unknown, penalty, 0.0),
+        penalty=jnp.where(outcome.lacks_action | outcome.has_unknown, penalty, 0.0),
         bonus=_bonus(context, (play.states, states), answer),
         reply_start=play.transcript.lengths,
         reply_length=answer.length,
@@ -316,7 +315,7 @@ def run_turn(
         turns=record_turn(play.turns, turn, record),
         actions_left=actions_left,
         is_active=play.is_active & ~is_over,
-        feedback=_turn_feedback(outcome, was_invalid, answer.lacks_end),
+        feedback=_turn_feedback(outcome, answer.lacks_end),
     )
 
 
@@ -365,16 +364,14 @@ def message_fields(context: RolloutContext, play: Play, turn: Turn) -> dict[str,
     }
 
 
-def _turn_feedback(
-    outcome: Outcome, was_invalid: Bool[Array, " B"], lacks_end: Bool[Array, " B"]
-) -> dict[str, Array]:
+def _turn_feedback(outcome: Outcome, lacks_end: Bool[Array, " B"]) -> dict[str, Array]:
     # Messages write rewards in exact hundredths, with a fixed number of digits.
     hundredths = jnp.round(outcome.reward * 100).astype(jnp.int32)
     return {
         "reward_hundredths": jnp.clip(
             hundredths, -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS
         ),
-        "was_invalid": was_invalid.astype(jnp.int32),
+        "was_invalid": outcome.lacks_action.astype(jnp.int32),
         "was_cut": lacks_end.astype(jnp.int32),
     }
 

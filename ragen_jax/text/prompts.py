@@ -11,7 +11,7 @@ trained again (`tests/sft/test_pocket.py` fails then).
 
 Fields besides the environment's: `turn` (from 1), `actions_left`; in texts about a
 past turn also `reward_hundredths` (that turn's reward without the penalty),
-`was_invalid` (1 if its reply had no valid action) and `was_cut` (see
+`was_invalid` (1 if its reply lacked an action) and `was_cut` (see
 `chat.rest_of_reply`).
 
 What the messages carry follows RAGEN (arXiv 2504.20073); the wording is original.

@@ -47,6 +47,14 @@ class Faulty(HostGame):
         return Step(shown, reward, self.count == 3, False, info)
 
 
+class Deaf(Faulty):
+    """Can read no reply."""
+
+    def step(self, reply: str) -> Step:
+        step = super().step(reply)
+        return dataclasses.replace(step, info=step.info | {"valid": False})
+
+
 class Pictured(Faulty):
     """Shows an image with every observation but the last, and two at the start."""
 

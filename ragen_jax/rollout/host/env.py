@@ -236,7 +236,9 @@ class HostGameEnv(base.TextGame):
             num_executed=is_run.astype(jnp.int32),
             num_effective=(is_taken & output.valid).astype(jnp.int32),
             actions=actions.at[0].set(jnp.where(is_run, 0, -1)),
-            num_valid=is_answer.astype(jnp.int32),
+            # Only the game knows whether what it is given is an action.
+            num_valid=(is_answer & (output.valid | ~is_taken)).astype(jnp.int32),
+            lacks_action=~is_answer,
             has_unknown=jnp.bool_(False),
             terminated=self.is_terminated(after, params),
             truncated=self.is_truncated(after, params),

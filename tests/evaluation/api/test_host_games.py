@@ -81,6 +81,18 @@ def test_every_conversation_is_the_game_played_by_hand(tmp_path):
     assert metrics["success"] == sum(line["success"] for line in lines) / 8
 
 
+def test_what_the_game_cannot_read_is_no_valid_action(tmp_path):
+    """It has the form and costs no format penalty; `penalize` makes it cost."""
+    changes = {"env.host": "tests.host_games.games:Deaf"}
+    config = config_of()
+    config.update_from_flattened_dict(changes)
+    written = "<think>x</think><answer>go</answer>"
+    with serve(lambda request: completion(written, usage=USAGE)) as server:
+        metrics, _ = play(tmp_path / "out.jsonl", server.url, task=Task(config))
+    names = ("action_is_valid", "action_is_effective", "format_penalty", "format")
+    assert [metrics["Deaf"][name] for name in names] == [0, 0, 0, 1]
+
+
 def test_a_game_that_fails_is_lost_and_said(tmp_path, capsys):
     _, sound = played(tmp_path)
     _, lines = played(tmp_path / "broken", "break")
