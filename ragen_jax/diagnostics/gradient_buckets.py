@@ -245,6 +245,8 @@ def _finish(total, num_groups) -> tuple:
 
 # The bucket of all groups, after the others.
 ALL = "all"
+# Of a standard deviation in float32, relative.
+_ROUNDING = 1e-5
 
 
 def quantile_buckets(
@@ -263,8 +265,12 @@ def quantile_buckets(
 def fixed_buckets(
     stds: Float[np.ndarray, " G"], num_buckets: int
 ) -> Int[np.ndarray, " G"]:
-    """Buckets of spreads from 0 to 1, 1 to 2, ...; the last one has no upper bound."""
-    return np.minimum(np.floor(stds), num_buckets - 1).astype(np.int32)
+    """Buckets of spreads from 0 to 1, 1 to 2, ...; the last one has no upper bound.
+
+    A spread that is less than a whole number by its rounding is that number.
+    """
+    lower = np.floor(stds * (1 + _ROUNDING))
+    return np.minimum(lower, num_buckets - 1).astype(np.int32)
 
 
 def signal_to_noise(norm: float, squares: float, num_groups: int) -> float | None:

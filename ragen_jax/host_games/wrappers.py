@@ -175,6 +175,12 @@ class SplitActions(Wrapper):
             f"separated by {SEPARATOR}."
         )
 
+    @property
+    def max_step_seconds(self) -> float | None:
+        """Of all actions of a reply together."""
+        one = self.game.max_step_seconds
+        return None if one is None else self._max_actions * one
+
     def step(self, reply: str) -> Step:
         pieces = (piece.strip() for piece in reply.split(SEPARATOR))
         actions = [piece for piece in pieces if piece][: self._max_actions] or [""]

@@ -235,6 +235,14 @@ def _wording(
     if picture_of(env.template, Picture) is not None:
         for token in (BEGIN, END):
             tokenizer.id_of(token)  # refuses a tokenizer without it
+    for control in tokenizer.special_tokens:
+        # It may be the text of a stranger's server.
+        if control in env.instruction:
+            raise ValueError(
+                f"the instruction of {env.name} contains {control!r}, which is a "
+                "control token of the tokenizer and would not be read as its letters; "
+                "leave it out of the instruction"
+            )
     return build_wording(
         env,
         style=options.style,

@@ -90,6 +90,12 @@ class Tokenizer:
         return copied
 
     @functools.cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Those that the checkpoint declares, such as the ends of turns."""
+        added = self.backend.get_added_tokens_decoder().values()
+        return tuple(token.content for token in added if token.special)
+
+    @functools.cached_property
     def markup(self) -> Markup:
         """The markup of its chats; ValueError if it has none that is known."""
         return markup_of(

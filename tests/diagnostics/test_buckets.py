@@ -30,6 +30,11 @@ def test_fixed_buckets():
     stds = np.array([0, 0.99, 1.0, 2.5, 4.99, 5.0, 17.0])
     np.testing.assert_array_equal(fixed_buckets(stds, 6), [0, 0, 1, 2, 4, 5, 5])
     np.testing.assert_array_equal(fixed_buckets(stds, 2), [0, 0, 1, 1, 1, 1, 1])
+    # Equal spreads of 1 in float32: one is 0.99999994.
+    rewards = np.float32([[0.3, 1.3, 2.3], [9.1, 10.1, 11.1]])
+    stds = rewards.std(axis=1, ddof=1)
+    assert stds.min() < 1 <= stds.max()
+    np.testing.assert_array_equal(fixed_buckets(stds, 6), [1, 1])
 
 
 def test_signal_to_noise():

@@ -233,6 +233,14 @@ def test_solutions_are_grouped_and_win(max_actions):
     assert last.info["success"]
 
 
+def test_the_actions_of_a_reply_have_the_time_of_each():
+    """So that a step's limit which ends them is refused."""
+    game = Count()
+    assert SplitActions(game, 4).max_step_seconds is None
+    game.max_step_seconds = 2.0
+    assert SplitActions(game, 4).max_step_seconds == 8
+
+
 def test_a_solution_that_would_be_cut_is_refused():
     class Or(Count):
         def solution(self):

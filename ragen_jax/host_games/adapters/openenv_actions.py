@@ -11,12 +11,12 @@ and the order of `TEXT_FIELDS` are those of verifiers, after the two of
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ragen_jax.host_games.base import MAX_REWARD
 from ragen_jax.host_games.common.files import parse_json
 from ragen_jax.host_games.common.images import read_png_base64
 
@@ -198,10 +198,14 @@ def read_reward(value: Any) -> float:
     """The reward; a missing one is 0.
 
     Raises:
-      ValueError: it is not a finite number.
+      ValueError: it is not a finite number up to `MAX_REWARD`.
     """
     if value is None:
         return 0.0
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"the reward is {json.dumps(value)[:80]}, not a finite number")
+    # A whole number may be larger than any float.
+    if not isinstance(value, int | float) or not abs(value) <= MAX_REWARD:
+        raise ValueError(
+            f"the reward is {json.dumps(value)[:80]}, not a finite number up to "
+            f"{MAX_REWARD:g}"
+        )
     return float(value)

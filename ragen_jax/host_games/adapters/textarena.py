@@ -161,15 +161,18 @@ class TextArenaGame(HostGame):
                 player.reset(own_seed)
             self._collect()
             self._let_opponent_play()
+        if self._state.done:
+            raise OpponentError(
+                f"the episode is over before the first reply: the opponent has lost it "
+                f"({self._num_opponent_invalid} of its replies were invalid); use one "
+                f"that knows how {self._id} is played"
+            )
         return Observation(self._take_news(self._player))
 
     def step(self, reply: str) -> Step:
         """Give a reply to the game, and let the opponent answer."""
-        is_valid = True
-        # An opponent that lost at once leaves nothing to reply to.
-        if not self._state.done:
-            with self._random.running():
-                is_valid = self._answer(reply)
+        with self._random.running():
+            is_valid = self._answer(reply)
         is_over = self._state.done
         rewards = self._state.rewards if is_over else None
         info = {"success": self._is_won, "valid": is_valid}

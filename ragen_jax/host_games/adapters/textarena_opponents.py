@@ -25,6 +25,10 @@ OPPONENT_SECONDS = 30.0
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 
 
+# Fields of a message in which servers put the thought.
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
 class OpponentError(RuntimeError):
     """An opponent has given no reply; the message says how."""
 
@@ -155,8 +159,15 @@ class ModelOpponent(Opponent):
             timeout_seconds=self.max_reply_seconds,
         )
         try:
-            text = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
+            message = answer["choices"][0]["message"]
+            text = message["content"]
+            if isinstance(text, list):
+                # In parts, of which thoughts have another type.
+                text = "".join(part.get("text") or "" for part in text)
+            elif text is None and any(map(message.get, _THOUGHTS)):
+                # A server that takes thoughts out, and one that was cut.
+                text = ""
+        except (LookupError, TypeError, AttributeError) as error:
             raise OpponentError(
                 f"{self._url} answered {str(answer)[:80]}, which is not a chat "
                 "completion; check that opponent_url is right"

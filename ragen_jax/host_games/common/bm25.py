@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from ragen_jax import install_command
+from ragen_jax.host_games.common.texts import compose
 
 WORD = re.compile(r"\w+")
 # Words of a query that are looked up; a reply may be a megabyte. Lucene's limit on the
@@ -56,8 +57,8 @@ class Retriever(Protocol):
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits in lower case; no stemming, no stop words."""
-    return WORD.findall(text.lower())
+    """Runs of letters and digits, composed, in lower case; no stems, no stop words."""
+    return WORD.findall(compose(text).lower())
 
 
 def refuse_without_bm25s(otherwise: str = "") -> None:

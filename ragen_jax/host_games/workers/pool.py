@@ -312,8 +312,8 @@ class _Worker:
             line = self._child.read_line(time.monotonic() + seconds, MAX_ANSWER)
             return _parse(line, self._number)
         except TimeoutError:
-            failure = f"no answer within {seconds:g} s"
-            failure += " while starting (host.start_seconds)" if is_reset else ""
+            limit = " while starting (host.start" if is_reset else " (host.step"
+            failure = f"no answer within {seconds:g} s{limit}_seconds)"
         except (BrokenPipeError, EOFError):
             failure = "its process ended"
             status = self._wait()

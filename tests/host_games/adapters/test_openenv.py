@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import pathlib
 import threading
 import time
@@ -518,6 +519,9 @@ def test_a_field_of_the_users_choice():
 
 def test_rewards():
     assert [read_reward(x) for x in (None, True, 2, -0.5)] == [0.0, 1.0, 2.0, -0.5]
+    for large in (1e300, 10**400, math.inf, -(10**400)):
+        with pytest.raises(ValueError, match=r"not a finite number up to 1e\+15"):
+            read_reward(large)
 
 
 @settings(deadline=None)

@@ -16,6 +16,7 @@ import pytest
 from ragen_jax.host_games.adapters import textarena_games
 from ragen_jax.host_games.adapters.textarena import TextArenaGame
 from ragen_jax.host_games.adapters.textarena_opponents import (
+    ModelOpponent,
     OpponentError,
     Position,
     RandomOpponent,
@@ -193,12 +194,36 @@ def test_allocations_are_complete_and_all_of_them():
     assert all(sum(each) == 3 for each in shares)
 
 
-def test_an_opponent_may_lose_by_nonsense_before_the_first_reply():
+def test_an_opponent_that_loses_before_the_first_reply_pays_nothing():
     game = TextArenaGame(**NIM, player=1, opponent=f"{HERE}:says_nonsense")
-    assert game.reset(0).text.endswith("[pass] is no move.")
-    step = game.step("0 1")
-    assert (step.terminated, step.reward) == (True, 1)
-    assert step.info == {"success": True, "valid": True, "opponent_invalid": 2}
+    with pytest.raises(OpponentError, match=r"over before.*2 of its.*were invalid"):
+        game.reset(0)
+
+
+@pytest.mark.parametrize(
+    ("message", "reply"),
+    [
+        ({"content": [{"type": "text", "text": "0 1"}]}, "0 1"),
+        (
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "?"}]},
+                    {"type": "text", "text": "<answer>0 2</answer>"},
+                ]
+            },
+            "0 2",
+        ),
+        ({"content": None, "reasoning_content": "Take 0 1, or"}, ""),
+        ({"content": "0 3", "reasoning": "Take 0 1"}, "0 3"),
+    ],
+)
+def test_replies_of_servers_that_part_thoughts(message, reply):
+    answer = (200, {"choices": [{"message": {"role": "assistant"} | message}]})
+    with answering(lambda path, headers, document: answer) as (url, _):
+        opponent = ModelOpponent(url, "m", instruction="Play.", seconds=5)
+        opponent.reset(0)
+        position = Position("", "Your move.", None, None)
+        assert opponent.reply(position) == reply
 
 
 def test_a_scripted_opponent_must_say_something():

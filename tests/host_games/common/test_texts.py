@@ -6,6 +6,7 @@ import pytest
 
 from ragen_jax.host_games.adapters.common import by_name, read_name
 from ragen_jax.host_games.alfworld.story import plain
+from ragen_jax.host_games.common.bm25 import words
 from ragen_jax.host_games.common.files import one_line
 from ragen_jax.host_games.mathqa.judge import strings_agree
 from ragen_jax.host_games.search.scores import exact_match
@@ -23,5 +24,6 @@ def test_a_copy_is_equal_however_its_letters_are_written(shown, reply):
     assert strings_agree(shown, reply)
     assert read_name(reply, by_name({7: shown, 8: "other"})) == 7
     assert plain(reply) == plain(shown)
+    assert words(reply) == words(shown)
     # Names in a shop are read from its files by `one_line`.
     assert read_reply(write_click(reply)) == ("click", one_line(shown).lower())

@@ -19,7 +19,7 @@ FAULTY = "tests.host_games.games:Faulty"
 LIMITS = {"step_seconds": 3.0, "max_bytes": 2**30}
 REASONS = {
     "raise": "RuntimeError: broken on purpose (",
-    "hang": "no answer within 3 s",
+    "hang": "no answer within 3 s (host.step_seconds)",
     "leave": "its process ended with status 3",
     "die": "its process ended, killed by SIGKILL",
     "fill": "MemoryError: ",
