@@ -200,6 +200,14 @@ class LeavesOrphans(Faulty):
         return super().step(reply)
 
 
+class LeavesStrangers(LeavesOrphans):
+    """Its steps start a process with a session and an environment of its own."""
+
+    def step(self, reply: str) -> Step:
+        subprocess.Popen(self.command, start_new_session=True, env={})
+        return Faulty.step(self, reply)
+
+
 class HalfLetters(Faulty):
     """Shows half a surrogate pair, which UTF-8 cannot hold."""
 

@@ -207,9 +207,10 @@ def test_a_fork_that_comes_back_answers_nothing(make_pool):
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_processes_with_a_session_of_their_own_end_with_the_pool(make_pool, end):
-    mark = f"{__name__}-{os.getpid()}-{end}"
-    game = "tests.host_games.games:LeavesOrphans"
+@pytest.mark.parametrize("game", ["LeavesOrphans", "LeavesStrangers"])
+def test_processes_with_a_session_of_their_own_end_with_the_pool(make_pool, game, end):
+    mark = f"{__name__}-{os.getpid()}-{end}-{game}"
+    game = f"tests.host_games.games:{game}"
     pool = make_pool(2, num_workers=1, game=game, mark=mark)
     pool.reset(range(2), [None] * 2)
     pool.step(dict.fromkeys(range(2), "a word"))
