@@ -50,7 +50,10 @@ MAX_CODE_CHARACTERS = 200_000
 RECORDING_SECONDS = 45.0
 # Every fifth of our own tasks is for validation.
 VALIDATION_EVERY = 5
-OPENING = re.compile(r"(```|~~~)[ \t]*[\w.+#-]*[ \t]*\r?\n")
+# A mark, a language, and what some write behind it: {.numbered}, title="x.py".
+OPENING = re.compile(
+    r"(```|~~~)[ \t]*[\w.+#-]*(?:[ \t]*\{[^\n`]*\}|[ \t]+\w+=[^\n`]*)?[ \t]*\r?\n"
+)
 # Marks of fences, and comments and texts of Python. A text that is not closed ends with
 # its line or, in three quotes, with the reply.
 PART = re.compile(
@@ -60,7 +63,11 @@ PART = re.compile(
     r"|(?P<one>[\"'])(?:\\.|.)*?(?P<stop>(?P=one)|\n|\Z)",
     re.DOTALL,
 )
-INDENT = re.compile(r"^[ \t\xa0]+", re.MULTILINE)
+# Characters that look like a blank or like nothing and are no Python outside of texts.
+BLANKS = dict.fromkeys(
+    (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " "
+)
+BLANKS |= dict.fromkeys((0x200B, 0x2060, 0xFEFF))
 
 
 class Coding(HostGame):
@@ -212,16 +219,20 @@ def extract_code(reply: str) -> str:
     """The last fenced block of a reply, or all of it where there is none.
 
     A program's texts may hold marks of fences. Without a byte order mark, and without
-    the indentation of a whole block; no-break spaces that indent are spaces.
+    the indentation of a whole block; in what is no Python otherwise, blanks of any kind
+    are spaces.
     """
     code = reply
     # Marks in a whole program are of its texts.
     if OPENING.search(reply) and not _is_program(reply):
         code = list(_blocks(reply))[-1]
     code = code.replace("\ufeff", "")
-    code = INDENT.sub(lambda blanks: blanks[0].replace("\xa0", " "), code)
-    # Such as in an item of a list. Lines in texts may begin further left.
-    return code if _is_program(code) else textwrap.dedent(code)
+    for text in (code, code.translate(BLANKS)):
+        # A block is indented in an item of a list. Lines in texts may begin further left.
+        for program in (text, textwrap.dedent(text)):
+            if _is_program(program):
+                return program
+    return textwrap.dedent(code)
 
 
 def _is_program(reply: str) -> bool:
