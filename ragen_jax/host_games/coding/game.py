@@ -228,7 +228,7 @@ def extract_code(reply: str) -> str:
         code = list(_blocks(reply))[-1]
     code = code.replace("\ufeff", "")
     for text in (code, code.translate(BLANKS)):
-        # A block is indented in an item of a list. Lines in texts may begin further left.
+        # An item of a list indents its block. Lines in texts may begin further left.
         for program in (text, textwrap.dedent(text)):
             if _is_program(program):
                 return program
