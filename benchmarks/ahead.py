@@ -20,6 +20,11 @@ import time
 from collections.abc import Iterator
 
 import jax
+
+# Before the imports, some of which compute: then JAX has counted its devices.
+jax.config.update("jax_num_cpu_devices", 2)
+
+# ruff: noqa: E402
 from ml_collections import ConfigDict
 
 from benchmarks.harness import versions
@@ -176,7 +181,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    jax.config.update("jax_num_cpu_devices", 2)
     if options.part == "speed":
         save(options.json, "speed", speed(options.iterations or 12))
         return
