@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
+from ragen_jax.algo.segments import takes_part
 from ragen_jax.devices import exchange, sharding
 from ragen_jax.devices.heartbeat import watch_processes
 from ragen_jax.diagnostics.schedule import trends
@@ -268,4 +269,5 @@ def _paid(
 ) -> tuple[Float[Array, " B"], Float[Array, " G"]]:
     """What the game paid in each episode, and how much that differs in each group."""
     rewards = game_rewards(rollout)
-    return rewards, reward_std(rewards, rollout.loss_mask, group_size=group_size)
+    counted = takes_part(rollout.loss_mask)
+    return rewards, reward_std(rewards, counted, group_size=group_size)

@@ -8,8 +8,8 @@ Two tables: a score per group, and a rule that turns scores into a mask of rows.
 `rewards` are the environment's, never normalised or penalised ones: of each episode,
 Float[B], for a score, and the same by group, Float[G, N], for a rule. `mask` is true at
 sampled tokens, Bool[B, T], and `entropies` are theirs, Float[B, T]. Rows without any,
-whose game has failed, do not count; for a rule their reward is not-a-number. Scores of
-rewards count all rows where no mask is given. A score that takes
+whose game has failed, do not count: `counted`, Bool[B], is False there, and None where
+no game can fail; for a rule their reward is not-a-number. A score that takes
 `group_size` compares the rows of a group, so that groups of one row cannot be chosen by
 it; one that takes `num_groups` adds them up. Kept groups stay where they are, and all
 rows of a group share its fate except under `within_group`. Nothing may be kept.
@@ -45,7 +45,7 @@ _EQUAL_VARIANCES = 1e-5
 
 def reward_std(
     rewards: Num[Array, " B"],
-    mask: Bool[Array, "B T"] | None = None,
+    counted: Bool[Array, " B"] | None = None,
     *,
     group_size: int,
 ) -> Float[Array, " G"]:
@@ -53,41 +53,41 @@ def reward_std(
 
     RAGEN's code calls it "reward_variance".
     """
-    return jnp.sqrt(reward_variance(rewards, mask, group_size=group_size))
+    return jnp.sqrt(reward_variance(rewards, counted, group_size=group_size))
 
 
 def reward_variance(
     rewards: Num[Array, " B"],
-    mask: Bool[Array, "B T"] | None = None,
+    counted: Bool[Array, " B"] | None = None,
     *,
     group_size: int,
 ) -> Float[Array, " G"]:
     """Variance (n - 1) of the raw episode rewards, as the RAGEN-2 paper has it."""
     rewards = jnp.reshape(as_float(rewards), (-1, group_size))
-    return masked_variance(rewards, _counting(mask, rewards), axis=1, ddof=1)
+    return masked_variance(rewards, _by_group(counted, rewards), axis=1, ddof=1)
 
 
 def reward_mean(
     rewards: Num[Array, " B"],
-    mask: Bool[Array, "B T"] | None = None,
+    counted: Bool[Array, " B"] | None = None,
     *,
     num_groups: int,
 ) -> Float[Array, " G"]:
     """Mean of the raw episode rewards; 0 where it is rounding."""
-    total = reward_sum(rewards, mask, num_groups=num_groups)
-    counts = jnp.sum(_counting(mask, rewards.reshape(num_groups, -1)), axis=1)
+    total = reward_sum(rewards, counted, num_groups=num_groups)
+    counts = jnp.sum(_by_group(counted, rewards.reshape(num_groups, -1)), axis=1)
     return total / jnp.maximum(counts, 1).astype(total.dtype)
 
 
 def reward_sum(
     rewards: Num[Array, " B"],
-    mask: Bool[Array, "B T"] | None = None,
+    counted: Bool[Array, " B"] | None = None,
     *,
     num_groups: int,
 ) -> Float[Array, " G"]:
     """Sum of the raw episode rewards; 0 where it is rounding."""
     rewards = as_float(rewards).reshape(num_groups, -1)
-    rewards = jnp.where(_counting(mask, rewards), rewards, 0.0)
+    rewards = jnp.where(_by_group(counted, rewards), rewards, 0.0)
     total, sizes = jnp.sum(rewards, axis=1), jnp.sum(jnp.abs(rewards), axis=1)
     is_rounding = (jnp.abs(total) <= rounding(sizes)) & jnp.isfinite(sizes)
     return jnp.where(is_rounding, 0.0, total)
@@ -293,13 +293,13 @@ def _levels(x: Float[Array, " N"]) -> Float[Array, " N"]:
     return jnp.zeros_like(x).at[order].set(levels.astype(x.dtype))
 
 
-def _counting(
-    mask: Bool[Array, "B T"] | None, by_group: Num[Array, "G N"]
+def _by_group(
+    counted: Bool[Array, " B"] | None, rewards: Num[Array, "G N"]
 ) -> Bool[Array, "G N"]:
-    """Rows that have a trained token; without a mask all of them."""
-    if mask is None:
-        return jnp.ones(by_group.shape, bool)
-    return takes_part(mask).reshape(by_group.shape)
+    """The rows that count, in the shape of the rewards; None: all."""
+    if counted is None:
+        return jnp.ones(rewards.shape, bool)
+    return counted.reshape(rewards.shape)
 
 
 def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"]:
@@ -361,7 +361,7 @@ SCORES = Table(
         "entropy": entropy,
         "entropy_std": entropy_std,
     },
-    data=("rewards", *EPISODE_DATA, "entropies"),
+    data=("rewards", *EPISODE_DATA, "counted", "entropies"),
     returns=Array,
 )
 # name -> rule(scores, *, group_size or rewards, <options>).

@@ -44,17 +44,24 @@ class FilterConfig:
     Attributes:
       score, rule, loss_scale: entries of `SCORES`, `FILTERS`, `FILTER_LOSS_SCALES`.
       options: every key of the section; the three entries read those they name.
+      rows_fail: a row may have nothing to learn from, as its game has failed. If none
+        can, numbers of rows are constants of the program.
     """
 
     score: str
     rule: str
     loss_scale: str
     options: Mapping[str, Any]
+    rows_fail: bool = True
 
     @property
     def needs_entropies(self) -> bool:
         """The score reads token entropies, which cost a forward pass over all rows."""
         return "entropies" in data_names(resolve(SCORES, self.score))
+
+    def counted(self, mask: Bool[Array, "B T"]) -> Bool[Array, " B"] | None:
+        """Rows whose game has not failed; None where none can."""
+        return takes_part(mask) if self.rows_fail else None
 
     def choose(
         self,
@@ -67,12 +74,13 @@ class FilterConfig:
           data: see `EPISODE_DATA`.
           entropies: per token; None unless `needs_entropies`.
         """
-        rewards = data["game_rewards"]
-        # No rule chooses rows that have nothing to learn from.
-        counted = jnp.where(takes_part(data["mask"]), rewards, jnp.nan)
-        by_group = counted.reshape(-1, data["group_size"])
-        given = dict(data, rewards=rewards, entropies=entropies)
+        rewards, counted = data["game_rewards"], self.counted(data["mask"])
+        given = dict(data, rewards=rewards, counted=counted, entropies=entropies)
         scores = call(SCORES, self.score, self.options, **given)
+        if counted is not None:
+            # No rule chooses rows that have nothing to learn from.
+            rewards = jnp.where(counted, rewards, jnp.nan)
+        by_group = rewards.reshape(-1, data["group_size"])
         given = dict(data, rewards=by_group, scores=scores)
         kept = call(FILTERS, self.rule, self.options, **given)
         kept_ratio = jnp.mean(jnp.any(kept, axis=1), dtype=jnp.float32)

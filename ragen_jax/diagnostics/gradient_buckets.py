@@ -370,8 +370,8 @@ def make_gradients(
     def spread(trajectory):
         credit = learner.stages.credit
         trajectory = replace_rewards(trajectory, credit, group_size=size)
-        rewards, mask = game_rewards(trajectory), trajectory.loss_mask
-        return reward_std(rewards, mask, group_size=size)
+        counted = learner.stages.filter_config.counted(trajectory.loss_mask)
+        return reward_std(game_rewards(trajectory), counted, group_size=size)
 
     gradients = make_bucket_gradients(
         learner.make_stages,

@@ -234,7 +234,9 @@ def _make_stages(
             peak=sections["optimizer"]["learning_rate"],
             critic_peak=critic["learning_rate"],
         ),
-        filter_config=from_section(FilterConfig, sections["filter"]),
+        filter_config=from_section(
+            FilterConfig, sections["filter"], rows_fail=config.env.host is not None
+        ),
         credit=from_section(CreditAssignment, sections["algo"]),
     )
 

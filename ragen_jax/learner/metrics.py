@@ -118,10 +118,13 @@ class FilterCase(NamedTuple):
 
 
 def filter_stats(
-    trajectory: Trajectory, result: FilterResult, *, group_size: int
+    trajectory: Trajectory,
+    result: FilterResult,
+    counted: Bool[Array, " B"] | None,
+    *,
+    group_size: int,
 ) -> Stats:
-    rewards, mask = game_rewards(trajectory), trajectory.loss_mask
-    stds = reward_std(rewards, mask, group_size=group_size)
+    stds = reward_std(game_rewards(trajectory), counted, group_size=group_size)
     return _measure(FILTER_METRICS, FilterCase(stds, result))
 
 

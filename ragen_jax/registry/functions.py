@@ -44,6 +44,7 @@ DATA = frozenset(
         "rewards",
         "values",
         "entropies",
+        "counted",
         "scores",
         "kept_ratio",
         "log_probs",

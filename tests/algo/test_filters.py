@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.filters import FILTERS, SCORES, top_fraction
+from ragen_jax.algo.segments import takes_part
 from ragen_jax.algo.selection import FilterConfig
 from ragen_jax.learner.batch import game_rewards, named_arrays
 from ragen_jax.registry.functions import option_names
@@ -30,6 +31,7 @@ def score(name, trajectory, group_size=4, entropies=None):
 
 def arrays(trajectory, group_size=4, entropies=None):
     own = {"rewards": game_rewards(trajectory), "entropies": entropies}
+    own["counted"] = takes_part(trajectory.loss_mask)
     return named_arrays(trajectory, group_size=group_size) | own
 
 
@@ -134,6 +136,23 @@ def test_rows_of_failed_games_do_not_count(rule, options, kept):
     options |= {"direction": "largest", "keep_zero": False}
     chooser = FilterConfig("reward_std", rule, "none", options)
     assert np.flatnonzero(chooser.choose(data, None).kept).tolist() == kept
+
+
+@pytest.mark.parametrize("name", [name for name in SCORES if "reward" in name])
+def test_where_no_game_fails_all_rows_count(name):
+    """Numbers of rows are constants then; only the rounding may differ."""
+    rewards = [1.0, 1.0, 1.0, 0.0, 0.2, 0.4, 0.2, 0.4, 10.9, 10.7, -1.0, -1.0]
+    data = named_arrays(make_trajectory(rewards), group_size=4)
+    options = {"direction": "largest", "keep_zero": True, "keep_fraction": 0.3}
+    chosen = [
+        FilterConfig(name, "top_fraction", "none", options, rows_fail).choose(
+            data, None
+        )
+        for rows_fail in (True, False)
+    ]
+    np.testing.assert_allclose(chosen[0].scores, chosen[1].scores, rtol=1e-6)
+    np.testing.assert_array_equal(chosen[0].kept, chosen[1].kept)
+    assert chosen[1].kept.sum() == 4
 
 
 # Rules.

@@ -33,7 +33,7 @@ def measure(paid=None, **settings):
     `paid`: the episodes with the rewards that are learned from; None: the same.
     """
     config = tiny.make_config(**settings)
-    learner = tiny._learner((1, 1, 1), tiny.POLICY, **settings)
+    learner = tiny.learner(**settings)
     start = tiny._init(jax.random.key(0))
     state = learner.init(start, 0)
     moved = jax.tree.map(lambda x: 1.05 * x + 0.02, state.policy.params)

@@ -71,7 +71,7 @@ def build(name):
     settings = dotless(COMMON | PROGRAMS[name])
     config = tiny.make_config(**settings)
     validate(config)
-    return config, tiny._learner((1, 1, 1), tiny.POLICY, **settings)
+    return config, tiny.learner(**settings)
 
 
 def dotless(settings):
@@ -146,7 +146,7 @@ def test_other_numbers_give_the_same_program(name):
     changes = {key: others(key, leaves[key])[-1] for key in keys}
     settings = dotless(COMMON | PROGRAMS[name] | changes)
     programs = []
-    for one in (learner, tiny._learner((1, 1, 1), tiny.POLICY, **settings)):
+    for one in (learner, tiny.learner(**settings)):
         state = describe(one.init(tiny._init(jax.random.key(0)), 0))
         arguments = one.frozen, one.numbers, state, EPISODES, KEY
         programs.append(one.update.lower(*arguments).as_text())

@@ -146,3 +146,13 @@ def test_entropy_bonus_raises_entropy():
     before = mean_entropy(start_params())
     assert mean_entropy(learned(trajectory, entropy_coeff=0.1)) > before + 0.05
     chex.assert_trees_all_equal(learned(trajectory, entropy_coeff=0.0), start_params())
+
+
+@pytest.mark.parametrize("host", [None, "echo"])
+def test_rows_may_fail_where_a_game_may(host):
+    """Of an array game the number of rows is a constant: bits of a run depend on it."""
+    stages = tiny.learner(**{"env.host": host}).stages
+    counted = stages.filter_config.counted(jnp.array([[True, False], [False, False]]))
+    assert (None if counted is None else counted.tolist()) == (
+        None if host is None else [True, False]
+    )

@@ -140,15 +140,16 @@ def build(mesh=(1, 1, 1), *, policy=POLICY, **settings):
     Updates are compiled once per process and settings: a test that replaces an entry of
     a table passes a policy of its own. The state is always of the same parameters.
     """
-    learner = _learner(mesh, policy, **settings)
+    made = learner(mesh, policy, **settings)
     params = _init(jax.random.key(0))
-    frozen = learner.freeze(params)
-    update = functools.partial(learner.update, frozen, learner.numbers)
-    return learner.init(params, 0), update
+    frozen = made.freeze(params)
+    update = functools.partial(made.update, frozen, made.numbers)
+    return made.init(params, 0), update
 
 
 @functools.cache
-def _learner(mesh, policy, **settings):
+def learner(mesh=(1, 1, 1), policy=POLICY, **settings):
+    """A learner with these settings in place of the usual ones."""
     config = make_config(**settings)
     data, fsdp, tensor = mesh
     where = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)

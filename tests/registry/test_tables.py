@@ -44,7 +44,7 @@ def test_option_names(entry, options):
 
 def test_data_names():
     assert data_names(SCORES["entropy"]) == ("entropies", "mask", "num_groups")
-    assert data_names(SCORES["reward_std"]) == ("rewards", "mask", "group_size")
+    assert data_names(SCORES["reward_std"]) == ("rewards", "counted", "group_size")
     assert data_names(ADVANTAGES["gae"]) == ("rewards", "mask", "values")
     assert data_names(ADVANTAGES["reinforce"]) == ("rewards", "mask")
     assert data_names(FILTERS["within_group"]) == ("scores", "rewards")
