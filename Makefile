@@ -12,12 +12,12 @@ WORKDIR ?= runs/sokoban
 
 .PHONY: train test test-all lint clean
 
-$(VENV)/installed: requirements.txt
+$(VENV)/installed: requirements.txt setup.py
 	@$(PYTHON) -c "import sys; v = sys.version_info; v >= (3, 11) or sys.exit(\
 	'Python %d.%d is too old: make PYTHON=python3.11 (or 3.12, 3.13)' % v[:2])"
 	@echo "installing the requirements into $(VENV), once: one to three minutes"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -r requirements.txt
+	$(PIP) install -r requirements.txt -e .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed setup.py

@@ -2,7 +2,7 @@
 
 python -m launch.train --config=configs/mathqa.py --workdir=runs/mathqa
 
-MetaMathQA's file, judged by math-verify (pip install 'ragen_jax[math]'):
+MetaMathQA's file, judged by math-verify (pip install -e ".[math]"):
 "--config.env.kwargs={'path': 'MetaMathQA.json', 'judge': 'math'}".
 See docs/host_games.md.
 

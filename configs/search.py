@@ -2,7 +2,7 @@
 
 python -m launch.train --config=configs/search.py --workdir=runs/search
 
-Needs pip install 'ragen_jax[search]'. See docs/host_games.md.
+Needs pip install -e ".[search]". See docs/host_games.md.
 
 The pocket model answers questions of one hop, on 64 small worlds.
 

@@ -2,7 +2,7 @@
 
 python -m launch.train --config=configs/webshop.py --workdir=runs/webshop
 
-Needs pip install 'ragen_jax[search]'. See docs/host_games.md.
+Needs pip install -e ".[search]". See docs/host_games.md.
 
 The pocket model has not been shown this game: start from a real checkpoint, with
 presets such as --config=configs/webshop.py:qwen2.5-0.5b,starpo_s,grpo

@@ -6,7 +6,7 @@
 
 In: seeds and actions, numbers or texts. Out: texts, rewards, ends. Batches, levels made
 in advance and exact play stay with the array games. Needs gymnasium
-(`pip install 'ragen_jax[gymnasium]'`), which nothing else in this package imports.
+(`pip install -e ".[gymnasium]"`), which nothing else in this package imports.
 """
 
 import dataclasses

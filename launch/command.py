@@ -96,7 +96,7 @@ def flag_sentence(error: Exception, keys: Sequence[str], kind: str = "") -> str:
         for words, rule in _RULES_OF_VALUES.items():
             if words in complaint:
                 return f"{flag}={text}; {rule}"
-    if unknown := re.search(r"Unknown command line flag '([\w.]+)'", last):
+    if unknown := re.search(r"Unknown command line flag '([\w.-]+)'", last):
         return _unknown_flag(unknown[1], _keys_here(kind))
     last = re.sub(r"^(ValueError|TypeError|OSError): ", "", last)
     if last.startswith("get_config() takes 0 positional arguments"):
@@ -105,12 +105,46 @@ def flag_sentence(error: Exception, keys: Sequence[str], kind: str = "") -> str:
 
 
 # Flags of other programs that choose devices.
-_DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)")
+_DEVICE_FLAGS = re.compile(
+    r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)(_per_node)?|deepspeed|nnodes"
+    r"|local_rank|trainer\.n_gpus_per_node"
+)
 
 
 # Flag of another program -> flag or key here -> how to write it. A refusal names only
 # those that the command has.
 _OTHER_NAMES = {
+    r"critic[_.](optim\.)?(lr|learning_rate)": {
+        "critic.learning_rate": "--config.critic.learning_rate"
+    },
+    r"(policy_|actor_)?(lr|learning_rate)": {
+        "optimizer.learning_rate": "--config.optimizer.learning_rate",
+        "train.learning_rate": "--config.train.learning_rate",
+    },
+    r"(max_)?(new_|completion_|response_|reply_)?(tokens|length)": {
+        "rollout.max_reply_tokens": "--config.rollout.max_reply_tokens",
+        "max_reply_tokens": "--config.max_reply_tokens",
+    },
+    r"num_generations|num_return_sequences|n_samples_per_prompt|rollout(_|\.)n": {
+        "rollout.group_size": "--config.rollout.group_size"
+    },
+    r"warmup(_steps|_ratio)?": {
+        "schedule.warmup_updates": "--config.schedule.warmup_updates"
+    },
+    r"adv(antage)?_estimator|advantage": {"algo.advantage": "--config.algo.advantage"},
+    r"(num_)?(train_|ppo_)?epochs": {
+        "learner.epochs": "--config.learner.epochs (passes over a batch) or "
+        "--config.train.num_iterations"
+    },
+    r"beta|(init_)?kl_(coeff?|weight)": {"kl.coeff": "--config.kl.coeff"},
+    r"bf16|fp16|torch_dtype|dtype|precision": {
+        "model.dtype": "--config.model.dtype=bfloat16 (or float32)"
+    },
+    r"wandb|use_wandb|report_to|logger|trackers?": {
+        "logging.sinks": "--config.logging.sinks"
+    },
+    r"policy": {"player": "--player=policy"},
+    r"config": {"run": "--run"},
     r"(\w+_)?batch_size": {
         "rollout.num_groups": "--config.rollout.num_groups and .group_size (episodes "
         "of an iteration) or --config.learner.minibatch_rows (of an optimizer step)",
@@ -144,23 +178,26 @@ def _keys_here(kind: str) -> list[str]:
     return [*flatten(sft.get_config() if kind == "fine-tuning" else defaults())]
 
 
-def _unknown_flag(name: str, known_keys: Sequence[str]) -> str:
+def _unknown_flag(typed: str, known_keys: Sequence[str]) -> str:
     """What stands for a flag of another program."""
+    name = typed.replace("-", "_")
     if _DEVICE_FLAGS.fullmatch(name):
         split = (
             ", and --config.mesh.data=N or --config.mesh.fsdp=N splits the work over "
             "N devices"
         )
         return (
-            f"no flag --{name}: JAX uses every device that it sees; the environment "
+            f"no flag --{typed}: JAX uses every device that it sees; the environment "
             "variable CUDA_VISIBLE_DEVICES=0 chooses GPUs, JAX_PLATFORMS=cpu the "
             f"processor{split if 'mesh.data' in known_keys else ''}"
         )
-    known = (*flags.FLAGS, *known_keys)
+    known = (*_own_flags(), *known_keys)
+    if name in known and name in flags.FLAGS:
+        return f"no flag --{typed}. Write --{name}."
     for names, ways in _OTHER_NAMES.items():
         for here, way in ways.items():
             if here in known and re.fullmatch(names, name):
-                return f"no flag --{name}. Write {way}."
+                return f"no flag --{typed}. Write {way}."
     ending = f".{spell_out(name)}"
     keys = [key for key in known_keys if f".{key}".endswith(ending)]
     options = " or ".join(f"--config.{key}" for key in keys)
@@ -168,7 +205,33 @@ def _unknown_flag(name: str, known_keys: Sequence[str]) -> str:
     close = re.search("'(.*)'", hint)
     if close and close[1] not in flags.FLAGS:
         hint = hint.replace(close[1], f"--config.{close[1]}")
-    return f"no flag --{name}.{hint}"
+    return f"no flag --{typed}.{hint}"
+
+
+def _cure_of_word(name: str, known_keys: Sequence[str]) -> str:
+    """What stands for a key of another program's, as a sentence or two.
+
+    Its sections may have other names than here, as in `actor.optim.lr`.
+    """
+    sections = name.split(".")
+    for i in range(len(sections)):
+        typed = ".".join(sections[i:])
+        said = _unknown_flag(typed, known_keys).removeprefix(f"no flag --{typed}")
+        if cure := said.lstrip(".: "):
+            return f". {cure}"
+    return ""
+
+
+def _own_flags() -> list[str]:
+    """Flags of the command; absl's own, such as those of its log, do nothing here."""
+    modules = flags.FLAGS.flags_by_module_dict()
+    absls = {
+        flag.name
+        for module, defined in modules.items()
+        if module in ("absl.app", "absl.logging")
+        for flag in defined
+    }
+    return [name for name in flags.FLAGS if name not in absls]
 
 
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
@@ -186,8 +249,11 @@ HINTS = {
     "of a section)",
     "": "(--help lists the flags)",
 }
+# A configuration of the command's kind, for its errors; set in `_parse_flags`.
+_example = ["configs/sokoban.py"]
 # The command line of ml_collections, which reads it in `_parse_flags`.
 _config_words: list[str] = []
+_EXAMPLES = {"fine-tuning": "configs/sft.py:sokoban,pocket"}
 # Flags defined here belong to the command, whose --help lists them.
 flags.disclaim_key_flags()
 
@@ -293,7 +359,7 @@ def read_config(holder: flags.FlagHolder, argv: Sequence[str]) -> ConfigDict:
     """
     config = read_optional_config(holder, argv)
     if config is None:
-        raise ValueError("no configuration given; add e.g. --config=configs/sokoban.py")
+        raise ValueError(f"no configuration given; add e.g. --config={_example[0]}")
     return config
 
 
@@ -467,8 +533,13 @@ def run(
             word = rest[0].lstrip("+~")
             known = _keys_here(config)
             form, file = "--name=value", f"--config={word}"
-            if word.partition("=")[0] in known:
+            name, is_set, value = word.partition("=")
+            if name in known:
                 form = f"--config.{word}"
+            elif (full := spell_out(name)) in known and is_set:
+                form = f"--config.{full}={value}"
+            elif known and is_set and re.fullmatch(r"[\w.-]+", name):
+                form += _cure_of_word(name, known)
             elif known and (word.endswith(".py") or _find_config(file) != file):
                 form = file
             raise ValueError(
@@ -550,9 +621,10 @@ def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
     `kind` is that of the configuration, see `run`.
     Errors of absl and ml_collections become a ValueError about the command line.
     """
+    _example[0] = _EXAMPLES.get(kind, "configs/sokoban.py")
     for word, following in zip(argv, [*argv[1:], "--"], strict=True):
         if re.fullmatch("--?config", word) and following.startswith("-"):
-            raise ValueError(f"{word} has no value; write {word}=configs/sokoban.py")
+            raise ValueError(f"{word} has no value; write {word}={_example[0]}")
         match = _OVERRIDE.match(word)
         if match and match.group(2) is None and _needs_value(match.group(1), following):
             raise ValueError(f"{word} has no value; write {word}=VALUE")
@@ -561,10 +633,20 @@ def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
     if takes_config and not is_configured:
         has_run = any(re.match(r"--?run(=|$)", word) for word in argv)
         which = "with --run alone it is the run's own" if has_run else "none is given"
+
+        def way(key: str) -> str:
+            flag = key.rpartition(".")[2]
+            if has_run:
+                own = f"write --{flag}=VALUE, or " if flag in _own_flags() else ""
+                return (
+                    f"{own}add --config=FILE, the file and the presets that the run "
+                    "was started with; others play another game"
+                )
+            return f"add --config=FILE, e.g. --config={_example[0]}"
+
         for key in overridden_keys(argv):
             raise ValueError(
-                f"--config.{key} changes a configuration, and {which}; add "
-                "--config=FILE, e.g. --config=configs/sokoban.py"
+                f"--config.{key} changes a configuration, and {which}; {way(key)}"
             )
     words = [word for word in argv if not (takes_config and _is_read_here(word))]
     _config_words[:] = words
@@ -580,6 +662,10 @@ def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
             raise
         sentence = flag_sentence(error, overridden_keys(argv), kind)
         raise ValueError(sentence) from error
+    own = _own_flags()
+    for name in flags.FLAGS:
+        if flags.FLAGS[name].present and name not in own:
+            raise ValueError(_unknown_flag(name, _keys_here(kind)))
     return rest[1:]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.filters import FILTERS, SCORES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS, REWARDS
-from ragen_jax.algo.segments import last_trained
+from ragen_jax.algo.segments import last_trained, takes_part
 from ragen_jax.learner.batch import game_rewards, named_arrays
 from ragen_jax.registry.functions import Table, bind, data_names
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES, Written
@@ -146,6 +146,7 @@ def _data(kind: Kind, episodes: Trajectory) -> dict[str, Any]:
         "scores": jnp.std(by_group, axis=1),
         "values": 0.5 * tokens,
         "entropies": tokens,
+        "counted": takes_part(episodes.loss_mask),
         "written": _written(),
     }
     return {name: data[name] for name in kind.table.data}

@@ -222,6 +222,7 @@ def _offer_devices(num_devices: int) -> None:
 
 def _described_devices(config) -> tuple[list | None, list[str]]:
     """Devices that `--target` describes, None for those of JAX; and notes."""
+    from ragen_jax import install_command
     from ragen_jax.memory import targets
 
     if _TARGET.value is None and _TOPOLOGY.present:
@@ -244,7 +245,7 @@ def _described_devices(config) -> tuple[list | None, list[str]]:
         return targets.describe_devices(target, _TOPOLOGY.value), []
     return None, [
         "XLA's compiler for NVIDIA's GPUs is not installed: these are counts of the "
-        f"CPU's programs; for those of {target.name}: {targets.INSTALL}"
+        f"CPU's programs; for those of {target.name}: {install_command('cuda')}"
     ]
 
 

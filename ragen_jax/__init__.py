@@ -6,6 +6,7 @@ optional package where this Python runs.
 
 import json
 import pathlib
+import shlex
 import sys
 
 __version__ = "0.1.0"
@@ -19,7 +20,7 @@ def install_command(extra: str) -> str:
     ragen_jax is on no index: it comes from a checkout, or from the wheel that was
     installed.
     """
-    pip = f"{sys.executable} -m pip install"
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
     if (ROOT / "setup.py").is_file():
         return f'{pip} -e "{ROOT}[{extra}]"'
     return f'{pip} "ragen_jax[{extra}]{_source()}"'

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.algo.segments import takes_part
+from ragen_jax.config import check_kind
 from ragen_jax.devices import exchange, sharding
 from ragen_jax.devices.heartbeat import watch_processes
 from ragen_jax.diagnostics.schedule import trends
@@ -53,6 +54,7 @@ def train(
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
+    check_kind(config)
     with watch_processes(workdir, config.train.stall_seconds) as watch:
         watch.at("loading the model and the games")
         with working("loading the model and the games"):

@@ -159,6 +159,7 @@ def _open(
     config: ConfigDict, changes: Mapping[str, object], overrides: Collection[str]
 ) -> tuple[Program, Params]:
     """`open_program`, on one device unless an override asks for more."""
+    check_kind(config)
     config.update_from_flattened_dict(changes)
     if not any(f"{key}.".startswith("mesh.") for key in overrides):
         config.mesh.update(data=1, fsdp=1, tensor=1)

@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Int, Key
 from ml_collections import ConfigDict
 
 from envs.base import UNKNOWN, VALIDATION, PlayBudget
-from ragen_jax.config import pass_at, refuse_unread, validate
+from ragen_jax.config import check_kind, pass_at, refuse_unread, validate
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, playable, suite_configs
 from ragen_jax.evaluation.results import EvalResult
@@ -84,6 +84,7 @@ def prepare(
     Raises:
       ValueError: an override has no effect on them, or a key is invalid.
     """
+    check_kind(config)
     refuse_unread([*overrides, *changes], READ_KEYS, "with this --player")
     config.update_from_flattened_dict(changes)
     config.mesh.update(data=1, fsdp=1, tensor=1)

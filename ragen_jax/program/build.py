@@ -207,6 +207,7 @@ def build_program(
       ValueError: a key or a file is wrong; nothing has been written.
     """
     program, params = open_program(config, overrides, bound)
+    check_sessions(config, program)
     return dataclasses.replace(program, state=program.learner.init(params, config.seed))
 
 
@@ -227,7 +228,6 @@ def open_program(
     tokenizer = load_tokenizer(folder)
     parts = build_parts(config, load_config(folder), tokenizer, bound=bound)
     check_memory(config, parts)
-    check_sessions(config, parts)
     warn_of_pocket_settings(config, tokenizer)
     if config.model.path in BUILT_IN:
         cure = CURE if config.prompt.observation == "text" else CURE_OF_SEEING

@@ -401,12 +401,26 @@ def unknown_key(key: str, known: Collection[str]) -> ValueError:
 
     Otherwise the path whose last part is nearest, as for `iterations`.
     """
-    by_last = {path.split(".")[-1]: path for path in known}
     full = spell_out(key)
-    hint = f" Did you mean {full!r}?" if full in known else did_you_mean(key, known)
+    section, _, name = full.rpartition(".")
+    by_last: dict[str, list[str]] = {}
+    for path in known:
+        by_last.setdefault(path.rpartition(".")[2], []).append(path)
+    paths = [full] if full in known else by_last.get(name, [])
+    # The policy's before the critic's.
+    paths.sort(key=lambda path: path.startswith("critic."))
+    # Of several sections that have the name one may be misspelt.
+    sections = [path.rpartition(".")[0] for path in paths]
+    if near := difflib.get_close_matches(section, sections, n=1, cutoff=0.8):
+        paths = [f"{near[0]}.{name}"]
+    hint = f" Did you mean {' or '.join(map(repr, paths))}?"
+    if not paths:
+        hint = did_you_mean(key, known)
     if not hint:
-        for last in difflib.get_close_matches(key.split(".")[-1], by_last, n=1):
-            hint = f" Did you mean {by_last[last]!r}?"
+        for last in difflib.get_close_matches(name, by_last, n=1):
+            hint = f" Did you mean {by_last[last][0]!r}?"
+    if section == "env":
+        hint += " An argument of the game is env.kwargs.NAME."
     return ValueError(f"no configuration key {key!r}.{hint}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import refuse_unread, validate
+from ragen_jax.config import check_kind, refuse_unread, validate
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.models.families import check_reads_text_alone
 from ragen_jax.models.hf.weights import load_checkpoint
@@ -90,6 +90,7 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
         override changes nothing here.
       ImportError: the game needs a package that is not installed.
     """
+    check_kind(config)
     if config.env.mix is not None:
         raise ValueError(
             "env.mix plays several games; serve one of them per port, with --env=NAME"

@@ -22,6 +22,7 @@ from ragen_jax.program.build import (
     build_parts,
     build_program,
     check_memory,
+    check_sessions,
     model_folder,
     num_params,
     renumber,
@@ -136,6 +137,7 @@ def check_program(config: ConfigDict) -> int:
     model = load_config(folder)
     parts = build_parts(config, model, load_tokenizer(folder))
     check_memory(config, parts)
+    check_sessions(config, parts)
     mesh = parts.batch_sharding.mesh
     # Host games and the user's functions may not support two threads.
     is_ours = config.env.host is None and not references(config)

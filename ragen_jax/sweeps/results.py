@@ -244,6 +244,7 @@ def write_results(workdir: pathlib.Path, results: Sequence[RunResult]) -> str:
     Returns:
       Text for the console: the table, and where the files are.
     """
+    workdir.mkdir(parents=True, exist_ok=True)
     rows = summarize(results)
     write_text_atomically(workdir / TABLE, make_table(rows))
     numbers = {"num_resamples": NUM_RESAMPLES, "rows": rows}

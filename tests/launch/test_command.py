@@ -65,9 +65,30 @@ REFUSED = [
     (["--device=cuda"], "CUDA_VISIBLE_DEVICES"),
     (
         ["--learning_rate=1e-4"],
-        "Write --config.critic.learning_rate or --config.optimizer.learning_rate.",
+        "no flag --learning_rate. Write --config.optimizer.learning_rate.",
     ),
-    (["--lr=1e-4"], "no flag --lr. Write --config.critic.learning_rate or"),
+    (["--lr=1e-4"], "no flag --lr. Write --config.optimizer.learning_rate."),
+    (["--learning-rate=1"], "no flag --learning-rate. Write --config.optimizer.learn"),
+    (["--critic_lr=1e-4"], "Write --config.critic.learning_rate."),
+    (["--output-dir=x"], "no flag --output-dir. Write --workdir."),
+    (["--max_new_tokens=5"], "Write --config.rollout.max_reply_tokens."),
+    (["--num_generations=5"], "Write --config.rollout.group_size."),
+    (["--warmup_steps=5"], "Write --config.schedule.warmup_updates."),
+    (["--adv_estimator=grpo"], "Write --config.algo.advantage."),
+    (["--num_train_epochs=5"], "Write --config.learner.epochs"),
+    (["--report_to=wandb"], "Write --config.logging.sinks."),
+    (["--n_gpus_per_node=8"], "JAX uses every device that it sees"),
+    # absl's own, which does nothing here.
+    (["--log_dir=x"], "no flag --log_dir. Write --workdir."),
+    (["--verbosity=1"], "no flag --verbosity."),
+    (["critic.lr=1e-4"], "are written --config.critic.learning_rate=1e-4"),
+    (["actor_rollout_ref.actor.optim.lr=1"], "Write --config.optimizer.learning_rate."),
+    (["trainer.n_gpus_per_node=8"], "JAX uses every device that it sees"),
+    (
+        ["--config.train.learning_rate=1"],
+        "Did you mean 'optimizer.learning_rate' or 'critic.learning_rate'?",
+    ),
+    (["--config.env.num_boxes=2"], "An argument of the game is env.kwargs.NAME."),
     (["--num_iterations=5"], "Write --config.train.num_iterations."),
     (["--max_steps=5"], "Write --config.train.num_iterations."),
     (["--batch_size=5"], "or --config.learner.minibatch_rows"),
@@ -305,6 +326,26 @@ def test_an_override_without_a_configuration_says_what_to_add():
     said = commands.refusal("evaluate", "--config.env.name=bandit")
     assert "--config.env.name changes a configuration" in said
     assert "add --config=FILE" in said
+
+
+def test_a_run_s_own_configuration_is_changed_by_flags_or_beside_its_file():
+    """Another game's file would play that game with the run's policy."""
+    words = ["--run=runs/x", "--config.evaluation.num_prompts=8"]
+    said = commands.refusal("evaluate", *words)
+    assert "write --num_prompts=VALUE, or add --config=FILE, the file" in said
+    assert "sokoban" not in said
+
+
+def test_a_command_names_a_configuration_of_its_kind():
+    assert "--config=configs/sft.py:sokoban,pocket" in commands.refusal("sft")
+
+
+@pytest.mark.parametrize("module", ["train", "evaluate", "serve"])
+def test_a_configuration_for_fine_tuning_is_no_other_command_s(module, tmp_path):
+    folder = f"--workdir={tmp_path / 'run'}"
+    words = {"train": [folder], "evaluate": ["--player=solver"], "serve": []}[module]
+    said = commands.refusal(module, "--config=sft:pocket", *words)
+    assert "this is not a training configuration" in said
 
 
 @pytest.mark.parametrize("module", ["evaluate", "play", "export"])

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import jax
 import pytest
@@ -84,6 +85,21 @@ def test_what_cannot_be_planned_is_one_sentence(words, sentence):
     assert first.startswith("error: ")
     assert second == command.HINTS["training"]
     assert not done.stdout
+
+
+def test_the_compiler_for_gpus_is_named_where_it_is_missing():
+    code = (
+        "from absl import flags; from configs import sokoban; from launch import plan;"
+        "from ragen_jax.memory import targets; targets.has_compiler = lambda: False;"
+        "flags.FLAGS(['plan', '--target=h100']);"
+        "print(plan._described_devices(sokoban.get_config()))"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(
+        words, cwd=commands.ROOT, capture_output=True, text=True, check=False
+    )
+    assert "is not installed" in done.stdout, done.stderr
+    assert '[cuda]"' in done.stdout
 
 
 def plan_of(preset: str, device: str, *words: str):

@@ -12,7 +12,7 @@ from ragen_jax.host_games.adapters.openenv_connection import OpenEnvError
 from ragen_jax.host_games.common.images import png_base64, read_png_base64
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.host_games.workers.pool import GameSpec, Pool
-from ragen_jax.program.build import build_program
+from ragen_jax.program.build import build_program, open_program
 from ragen_jax.serve.build import build_game
 from tests.serve.serving import host_game, serving
 from tests.serve.test_arrays import make
@@ -68,6 +68,9 @@ def test_a_run_that_needs_more_sessions_is_refused_before_it_starts(server):
     config.env.host = f"openenv:{server.url.replace('http', 'ws')}"
     with pytest.raises(ValueError, match=r"can play 6 .*needs 512 .*max_sessions=512"):
         build_program(config)
+    # Only a run needs as many; an evaluation says what it plays.
+    config.evaluation.num_prompts = 2
+    open_program(config)
 
 
 def test_more_rows_than_sessions_fail_with_the_cure(server):

@@ -80,6 +80,12 @@ def test_the_table_shows_them():
     )
 
 
+def test_results_of_runs_that_all_failed_to_start_have_a_folder(tmp_path):
+    """No run has made it."""
+    results.write_results(tmp_path / "sweep", [])
+    assert (tmp_path / "sweep" / results.TABLE).is_file()
+
+
 def test_each_game_gets_a_report(tmp_path):
     folders = []
     for name, game in (("a", "Sokoban"), ("b", "Bandit"), ("c", "Sokoban")):

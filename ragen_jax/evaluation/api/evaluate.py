@@ -21,7 +21,13 @@ import numpy as np
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-from ragen_jax.config import VALIDATION_SETTINGS, pass_at, refuse_unread, validate
+from ragen_jax.config import (
+    VALIDATION_SETTINGS,
+    check_kind,
+    pass_at,
+    refuse_unread,
+    validate,
+)
 from ragen_jax.diagnostics.timing import time_left
 from ragen_jax.evaluation.api.client import (
     DialogueRefused,
@@ -94,6 +100,7 @@ def prepare(
     Raises:
       ValueError: an override has no effect over an API, or a key is invalid.
     """
+    check_kind(config)
     refuse_unread(overrides, READ_KEYS, "with --api.base_url")
     if config.prompt.style == "terse" and "prompt.style" not in overrides:
         config.prompt.style = "full"

@@ -206,5 +206,5 @@ def test_a_server_that_fails_before_the_first_step(data):
 
     with answering(answer) as (url, _):
         game = LeanGame(data=data, url=url)
-        with pytest.raises(KiminaError, match="no verdict on the theorem"):
+        with pytest.raises(KiminaError, match="did not import Mathlib in time"):
             game.reset(0)
