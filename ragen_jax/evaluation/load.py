@@ -178,9 +178,11 @@ def read_run_config(workdir: pathlib.Path, defaults: ConfigDict | None) -> Confi
     config = reader.read_config(workdir)
     if "demonstrators" in config:
         raise ValueError(
-            f"{workdir} is the folder of a warm start, not of a run of launch.train; "
-            "its weights are in Hugging Face layout: use --config=FILE "
-            f"--config.model.path={workdir / 'model'} instead of --run"
+            f"{workdir} is the folder of a warm start, not of a run of launch.train. "
+            f"Its weights are in Hugging Face layout in {workdir / 'model'}: "
+            "launch.serve takes them as --policy, launch.evaluate and launch.play as "
+            "--config=FILE --config.model.path=FOLDER in place of --run, and nothing "
+            "is left to export"
         )
     if defaults is not None:
         with config.unlocked():
@@ -252,8 +254,9 @@ def _locate(
             )
         return run.parent.parent, int(run.name)
     raise ValueError(
-        f"{run} is neither a run folder nor one of its checkpoints; for weights in "
-        "Hugging Face layout use --config=FILE --config.model.path=FOLDER"
+        f"{run} is neither a run folder nor one of its checkpoints; weights in Hugging "
+        "Face layout are --policy=FOLDER of launch.serve, and --config=FILE "
+        "--config.model.path=FOLDER of launch.evaluate and launch.play"
     )
 
 

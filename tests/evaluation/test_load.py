@@ -137,8 +137,10 @@ def test_overrides_without_effect_are_refused():
 def test_a_warm_start_s_folder_says_what_to_do(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text(to_json(pocket.get_config()))
-    with pytest.raises(ValueError, match=r"warm start.*model\.path=.*/model instead"):
+    with pytest.raises(ValueError, match=r"warm start.*in \S+/model: .*--policy, "):
         open_trained(tmp_path, None)
+    with pytest.raises(ValueError, match=r"nor one of its checkpoints.*--policy=FOLD"):
+        open_trained(tmp_path / "model", None)
 
 
 def test_another_command_s_configuration_is_refused(run_on_eight_devices):
