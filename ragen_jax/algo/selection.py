@@ -26,11 +26,13 @@ class FilterResult:
       scores: of the groups.
       kept: rows that are learned from.
       loss_scale: factor on the advantages.
+      counted: rows whose game has not failed; None where none can.
     """
 
     scores: Float[Array, " G"]
     kept: Bool[Array, " B"]
     loss_scale: Float[Array, ""]
+    counted: Bool[Array, " B"] | None
 
     @property
     def kept_groups(self) -> Bool[Array, " G"]:
@@ -87,4 +89,4 @@ class FilterConfig:
         scale = call(
             FILTER_LOSS_SCALES, self.loss_scale, self.options, kept_ratio=kept_ratio
         )
-        return FilterResult(scores=scores, kept=kept.reshape(-1), loss_scale=scale)
+        return FilterResult(scores, kept.reshape(-1), scale, counted)

@@ -118,13 +118,10 @@ class FilterCase(NamedTuple):
 
 
 def filter_stats(
-    trajectory: Trajectory,
-    result: FilterResult,
-    counted: Bool[Array, " B"] | None,
-    *,
-    group_size: int,
+    trajectory: Trajectory, result: FilterResult, *, group_size: int
 ) -> Stats:
-    stds = reward_std(game_rewards(trajectory), counted, group_size=group_size)
+    rewards = game_rewards(trajectory)
+    stds = reward_std(rewards, result.counted, group_size=group_size)
     return _measure(FILTER_METRICS, FilterCase(stds, result))
 
 

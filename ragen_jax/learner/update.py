@@ -221,10 +221,7 @@ def make_update(
 
         # Of all rows: a filter must not hide a collapse.
         stats = reply_stats(trajectory)
-        counted = filter_config.counted(trajectory.loss_mask)
-        stats |= filter_stats(
-            trajectory, filtered, counted, group_size=shape.group_size
-        )
+        stats |= filter_stats(trajectory, filtered, group_size=shape.group_size)
         stats |= learning_stats(state, carry, num_minibatches, trainer, reward_kl)
         stats |= credit_stats(kept.loss_mask, estimate, before)
         # Without any step there is no KL to adapt to, which is not a KL of 0.

@@ -154,7 +154,8 @@ METRICS = (
     ),
     Metric(
         "{split}/{env}/action_is_valid",
-        "share of the turns whose answer holds a valid action",
+        "share of the turns whose answer holds a valid action; of a host game, those "
+        "that it says it could read",
         section="play",
         kind="share",
         healthy="above 0.95",

@@ -27,6 +27,7 @@ TOTALS = game_rewards(TRAJECTORY)
 DATA = named_arrays(TRAJECTORY, group_size=GROUP_SIZE) | {
     "values": VALUES,
     "entropies": np.abs(VALUES),
+    "counted": np.ones(len(VALUES), bool),
     "scores": np.asarray([0.5, 2.0, 1.0]),
     "kept_ratio": np.asarray(0.5),
     "log_probs": LOG_PROBS,

@@ -45,6 +45,8 @@ from ragen_jax.host_games.common.splits import check_split
 BOTH = "both"
 # In a row: some games go on with a side until it says that it has finished.
 MAX_OPPONENT_MOVES = 200
+# Episodes that an opponent may lose in a row before the policy's first reply.
+MAX_BEGINNINGS = 10
 # Of a demonstration: random moves do not end every game.
 MAX_EXPERT_REPLIES = 100
 # The best that a game for one player pays: it is solved, found, or won throughout.
@@ -148,6 +150,20 @@ class TextArenaGame(HostGame):
         refuse_task(task)
         own_seed = spread_seed(self._split, seed)
         self._player = seed % 2 if self._side == BOTH else self._side
+        # An opponent that moves at random may lose before the first reply, which would
+        # then be paid for nothing.
+        for attempt in range(MAX_BEGINNINGS):
+            self._begin(own_seed + attempt)
+            if not self._state.done:
+                return Observation(self._take_news(self._player))
+        raise OpponentError(
+            f"{MAX_BEGINNINGS} episodes in a row were over before the first reply: the "
+            f"opponent has lost them (the last by {self._num_opponent_invalid} invalid "
+            f"replies); use one that knows how {self._id} is played"
+        )
+
+    def _begin(self, own_seed: int) -> None:
+        """Begin an episode, and play it up to the policy's turn or its end."""
         self._news: list[list[tuple]] = [[] for _ in range(self._num_players)]
         # What each side has been told, text by text.
         self._told: list[list[str]] = [[] for _ in range(self._num_players)]
@@ -161,13 +177,6 @@ class TextArenaGame(HostGame):
                 player.reset(own_seed)
             self._collect()
             self._let_opponent_play()
-        if self._state.done:
-            raise OpponentError(
-                f"the episode is over before the first reply: the opponent has lost it "
-                f"({self._num_opponent_invalid} of its replies were invalid); use one "
-                f"that knows how {self._id} is played"
-            )
-        return Observation(self._take_news(self._player))
 
     def step(self, reply: str) -> Step:
         """Give a reply to the game, and let the opponent answer."""

@@ -196,7 +196,7 @@ def test_allocations_are_complete_and_all_of_them():
 
 def test_an_opponent_that_loses_before_the_first_reply_pays_nothing():
     game = TextArenaGame(**NIM, player=1, opponent=f"{HERE}:says_nonsense")
-    with pytest.raises(OpponentError, match=r"over before.*2 of its.*were invalid"):
+    with pytest.raises(OpponentError, match=r"10 episodes.*over before.*by 2 invalid"):
         game.reset(0)
 
 

@@ -45,7 +45,8 @@ def played_ids():
 def make(id, split="training", **options):
     game = GAMES[folder_of(id)]
     if game.num_players == 2 and game.moves is None:
-        options["opponent"] = f"{talks.__module__}:talks"
+        # Its words lose some games, which must not be before the first reply.
+        options |= {"opponent": f"{talks.__module__}:talks", "player": 0}
     return TextArenaGame(split, id=id, **options)
 
 
