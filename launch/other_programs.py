@@ -15,7 +15,7 @@ from ragen_jax.registry.settings import spell_out
 # Flags of other programs that choose devices.
 _DEVICE_FLAGS = re.compile(
     r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)(_per_node)?|deepspeed|nnodes"
-    r"|local_rank|trainer\.n_gpus_per_node"
+    r"|local_rank"
 )
 # Flag of another program -> flag or key here -> how to write it. A refusal names only
 # those that the command has.
@@ -24,8 +24,7 @@ _OTHER_NAMES = {
         "critic.learning_rate": "--config.critic.learning_rate"
     },
     r"(policy_|actor_)?(lr|learning_rate)": {
-        "optimizer.learning_rate": "--config.optimizer.learning_rate",
-        "train.learning_rate": "--config.train.learning_rate",
+        "optimizer.learning_rate": "--config.optimizer.learning_rate"
     },
     r"(max_)?(new_|completion_|response_|reply_)?(tokens|length)": {
         "rollout.max_reply_tokens": "--config.rollout.max_reply_tokens",
@@ -50,7 +49,6 @@ _OTHER_NAMES = {
         "logging.sinks": "--config.logging.sinks"
     },
     r"policy": {"player": "--player=policy"},
-    r"config": {"run": "--run"},
     r"(\w+_)?batch_size": {
         "rollout.num_groups": "--config.rollout.num_groups and .group_size (episodes "
         "of an iteration) or --config.learner.minibatch_rows (of an optimizer step)",

@@ -111,7 +111,8 @@ class Child:
             if not _kill_marked(self._mark.encode()):
                 break
         for handle in descendants:
-            with contextlib.suppress(ProcessLookupError):
+            # It may have ended, or belong to somebody else.
+            with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
             os.close(handle)
         self.process.stdin.close()
@@ -154,7 +155,8 @@ def _descendants(pid: int) -> list[int]:
         below = children.get(waiting.pop(), [])
         waiting += below
         for child in below:
-            with contextlib.suppress(ProcessLookupError):
+            # It may have ended, or the kernel be older than 5.3.
+            with contextlib.suppress(OSError):
                 handles.append(os.pidfd_open(child))
     return handles
 

@@ -482,7 +482,7 @@ class AgentChatEpisode(HostChatEpisode):
 
     async def step(self, turn: int, reply: ChatReply) -> bool:
         if not self.is_lost:
-            text = _REFUSALS.get(reply.finish_reason, reply.text)
+            text = reply.text or _REFUSALS.get(reply.finish_reason, "")
             outputs = await asyncio.to_thread(self._rows.step, {0: text})
             self._show(outputs[0])
         return await ChatEpisode.step(self, turn, reply)
