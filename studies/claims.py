@@ -222,10 +222,10 @@ def judge(claim: Claim, runs: Runs) -> Verdict:
 
 def _describe(effect: Effect, measure: Measure, is_rank: bool) -> str:
     p = _p(min(effect.p.above, effect.p.below))
-    few = ", too few to decide" if effect.p.least > LEVEL else ""
+    # Most ranks may be equal, as those of an alarm are that no run had.
+    words = ", too few differ to decide" if is_rank else ", too few to decide"
+    few = words if effect.p.least > LEVEL else ""
     if is_rank:
-        # Most of them are equal, as alarms are that no run had.
-        few = few.replace("few", "few differ")
         text = f"rho {effect.size:+.2f}, p {p}, {effect.num_runs}"
         if effect.of_runs is None:
             return f"{text} runs{few}"
