@@ -422,6 +422,8 @@ def run(
                 form += cure_of_word(name, known)
             elif known and (word.endswith(".py") or _find_config(file) != file):
                 form = file
+            elif "run" in flags.FLAGS and os.path.isdir(word):
+                form = f"--run={word}"
             raise ValueError(
                 f"unexpected argument {rest[0]!r}; options are written {form}"
             )

@@ -49,6 +49,7 @@ _OTHER_NAMES = {
         "logging.sinks": "--config.logging.sinks"
     },
     r"policy": {"player": "--player=policy"},
+    r"seed": {"seeds": "--seeds=0,1,2", "seed": "--config.seed"},
     r"(\w+_)?batch_size": {
         "rollout.num_groups": "--config.rollout.num_groups and .group_size (episodes "
         "of an iteration) or --config.learner.minibatch_rows (of an optimizer step)",

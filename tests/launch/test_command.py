@@ -161,6 +161,16 @@ def test_refusals(words, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_refusal_names_the_flag_of_this_command(tmp_path):
+    """A seed is a key of one run and a flag of a sweep; a run's folder is a flag."""
+    seed = "--config=configs/sokoban.py", "--seed=0"
+    assert commands.refusal("train", *seed).endswith("Write --config.seed.")
+    assert commands.refusal("sweep", *seed).endswith("Write --seeds=0,1,2.")
+    for command in "evaluate", "export":
+        said = commands.refusal(command, str(tmp_path))
+        assert said.endswith(f"options are written --run={tmp_path}")
+
+
 @pytest.mark.parametrize(
     "words",
     [
