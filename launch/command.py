@@ -96,6 +96,10 @@ def flag_sentence(error: Exception, keys: Sequence[str], kind: str = "") -> str:
         flag, text, complaint = value.groups()
         for words, rule in _RULES_OF_VALUES.items():
             if words in complaint:
+                if "," in text and "set" in flags.FLAGS:
+                    key = flag.removeprefix("--config.")
+                    several = f'--set "{key}={text}"'
+                    rule += f"; several: {'--seeds' if key == 'seed' else several}"
                 return f"{flag}={text}; {rule}"
     if unknown := re.search(r"Unknown command line flag '([\w.-]+)'", last):
         return unknown_flag(unknown[1], _keys_here(kind))
