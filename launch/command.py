@@ -98,8 +98,9 @@ def flag_sentence(error: Exception, keys: Sequence[str], kind: str = "") -> str:
             if words in complaint:
                 if "," in text and "set" in flags.FLAGS:
                     key = flag.removeprefix("--config.")
-                    several = f'--set "{key}={text}"'
-                    rule += f"; several: {'--seeds' if key == 'seed' else several}"
+                    is_seed = key == "seed"
+                    way = f"--seeds={text}" if is_seed else f'--set "{key}={text}"'
+                    rule += f"; several: {way}"
                 return f"{flag}={text}; {rule}"
     if unknown := re.search(r"Unknown command line flag '([\w.-]+)'", last):
         return unknown_flag(unknown[1], _keys_here(kind))
@@ -501,6 +502,18 @@ def _print_help(main: Callable, argv: list[str], config: str, topic: str) -> int
     return 0
 
 
+def _missing_configuration(key: str, has_run: bool) -> str:
+    """Why there is no configuration whose `key` could be changed; what to write."""
+    if not has_run:
+        return f"none is given; add --config=FILE, e.g. --config={_example[0]}"
+    flag = key.rpartition(".")[2]
+    own = f"write --{flag}=VALUE, or " if flag in own_flags() else ""
+    return (
+        f"with --run alone it is the run's own; {own}add --config=FILE, the file and "
+        "the presets that the run was started with; others play another game"
+    )
+
+
 def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
     """Parse the command line; returns the words that are not flags.
 
@@ -518,21 +531,10 @@ def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
     takes_config = "config" in flags.FLAGS
     if takes_config and not is_configured:
         has_run = any(re.match(r"--?run(=|$)", word) for word in argv)
-        which = "with --run alone it is the run's own" if has_run else "none is given"
-
-        def way(key: str) -> str:
-            flag = key.rpartition(".")[2]
-            if has_run:
-                own = f"write --{flag}=VALUE, or " if flag in own_flags() else ""
-                return (
-                    f"{own}add --config=FILE, the file and the presets that the run "
-                    "was started with; others play another game"
-                )
-            return f"add --config=FILE, e.g. --config={_example[0]}"
-
         for key in overridden_keys(argv):
             raise ValueError(
-                f"--config.{key} changes a configuration, and {which}; {way(key)}"
+                f"--config.{key} changes a configuration, and "
+                f"{_missing_configuration(key, has_run)}"
             )
     words = [word for word in argv if not (takes_config and _is_read_here(word))]
     _config_words[:] = words

@@ -87,9 +87,10 @@ def unknown_flag(typed: str, known_keys: Sequence[str]) -> str:
             "variable CUDA_VISIBLE_DEVICES=0 chooses GPUs, JAX_PLATFORMS=cpu the "
             f"processor{split if 'mesh.data' in known_keys else ''}"
         )
-    known = (*own_flags(), *known_keys)
-    if name in known and name in flags.FLAGS:
+    own = own_flags()
+    if name in own:
         return f"no flag --{typed}. Write --{name}."
+    known = (*own, *known_keys)
     for names, ways in _OTHER_NAMES.items():
         for here, way in ways.items():
             if here in known and re.fullmatch(names, name):

@@ -167,7 +167,7 @@ def test_the_refusal_names_the_flag_of_this_command(tmp_path):
     assert commands.refusal("train", *seed).endswith("Write --config.seed.")
     assert commands.refusal("sweep", *seed).endswith("Write --seeds=0,1,2.")
     seeds = "--config=configs/sokoban.py", "--config.seed=0,1"
-    assert commands.refusal("sweep", *seeds).endswith("; several: --seeds")
+    assert commands.refusal("sweep", *seeds).endswith("; several: --seeds=0,1")
     rates = "--config=configs/sokoban.py", "--config.algo.lam=0.9,1"
     several = 'it must be a number; several: --set "algo.lam=0.9,1"'
     assert commands.refusal("sweep", *rates).endswith(several)
